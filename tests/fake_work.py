@@ -46,15 +46,24 @@ class Measure:
         return path.stat().st_size
 
 
+class Hangs(Exception):
+    """What a call raises in place of never returning."""
+
+
 class InlineThreads:
-    """Makes each call at once."""
+    """Makes each call at once; one that hangs keeps its thread for ever."""
 
     def __init__(self, most, name):
         self.ended = False
+        self._free = asyncio.Semaphore(most)
 
     async def run(self, call):
         await asyncio.sleep(0)
-        return call()
+        async with self._free:
+            try:
+                return call()
+            except Hangs:
+                await asyncio.Event().wait()
 
     def start(self, call):
         call()
@@ -159,9 +168,15 @@ class FakeTransfers:
         self.errors = []
         self.finish_errors = []
         self.refused = ()
+        self.hanging = ()
+        """How the URLs begin of which a transfer never ends."""
         self.puts = False
         self.content_type = ""
         """What a server says of every input."""
+
+    def _reach(self, url):
+        if url.startswith(tuple(self.hanging)):
+            raise Hangs
 
     @staticmethod
     def _raise_next(errors):
@@ -182,16 +197,19 @@ class FakeTransfers:
         return self.puts
 
     def download(self, url, job_id, fence, stopped):
+        self._reach(url)
         self._raise_next(self.errors)
         path = self.folder / f"{job_id}-{fence}"
         path.write_bytes(self.inputs[url])
         return Downloaded(path, len(self.inputs[url]), self.content_type)
 
     def write_output(self, url, job_id, fence, body, content_type, stopped):
+        self._reach(url)
         self._raise_next(self.errors)
         self.parts[url, job_id, fence] = body
 
     def finish_output(self, url, job_id, fence):
+        self._reach(url)
         self._raise_next(self.finish_errors)
         self.outputs[url] = self.parts.pop((url, job_id, fence))
 

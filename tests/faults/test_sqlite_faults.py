@@ -14,18 +14,18 @@ import pytest
 from file_programs import LIMIT, FilePrograms, fill, mounting_alone
 
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.sqlite_store import SqliteStore
 
 PROGRAMS = FilePrograms("""
     import os, signal
     from penstock.errors import ConfigError, StoreUnavailable
     from penstock.jobs.rules.job_states import JobState
-    from penstock.jobs.store import AttemptEnd, NewJob
+    from penstock.jobs.store import AttemptEnd, NewJob, Room
     from penstock.jobs.stores.sqlite_store import SqliteStore
 
     def claim(store, limit=100, lease=3600.0):
-        return store.claim(str(os.getpid()), lease=lease, limit=limit, max_bytes=1 << 20, services=())
+        return store.claim(str(os.getpid()), lease=lease, rooms=[Room(("",), limit, 1 << 20)])
 
     def succeed(store, jobs):
         return store.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED, result=job.id.encode()) for job in jobs])
@@ -39,7 +39,7 @@ def path(tmp_path):
 
 
 def claim_all(store):
-    return store.claim("test", lease=3600.0, limit=10_000, max_bytes=1 << 30, services=())
+    return store.claim("test", lease=3600.0, rooms=[Room(("",), 10_000, 1 << 30)])
 
 
 @pytest.mark.parametrize("lines", [1, 7, 40])

@@ -2,16 +2,20 @@
 
 Contract
 --------
-* Nothing is claimed unless every service is READY or BUSY, nor while the spool is full or a service short of memory.
-* What is held and not begun is bounded (`rules/credit.py`).
-* An empty queue is asked again after `poll` seconds, and a store that does not answer after rests that grow.
+* Room is counted for each service by itself.  A service that is not READY or BUSY, is short of memory, or has filled
+  its part of the spool is left out of the claims, and holds up no other.
+* What is held of a service and not begun is bounded (`rules/credit.py`).
+* A service without a job is asked for again after `poll` seconds, and a store that does not answer after rests that
+  grow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from penstock.core.clock import Clock
@@ -19,14 +23,16 @@ from penstock.hosting.fault_points import hit
 from penstock.hosting.loop_clock import wait_on
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.job_formats import JobTarget
-from penstock.jobs.rules.credit import NO_CREDIT, Credit, credit
+from penstock.jobs.rules.credit import credit
 from penstock.jobs.spool import Spool
-from penstock.jobs.store import STORE_TROUBLE, ClaimedJob
+from penstock.jobs.store import STORE_TROUBLE, ClaimedJob, Room
 from penstock.jobs.store_watch import StoreWatch
 from penstock.jobs.work_options import WorkOptions
 
 MOST_CLAIMED: Final = 1024
-"""The most jobs that one call claims."""
+"""The most jobs of a service that one call claims."""
+MOST_NAMELESS: Final = 64
+"""The most jobs held that name no service where here are several: each is refused as soon as it is claimed."""
 TICK_SECONDS: Final = 1.0
 """How often it is looked for room where nothing has told of any."""
 
@@ -34,22 +40,24 @@ TICK_SECONDS: Final = 1.0
 class Claiming:
     """The claims of one consumer.  Every call is made on the event loop's thread.
 
-    `claim` asks the store for so many jobs with so many bytes.  `begin` takes each job that is held from then on.
-    `is_done` says whether nothing is left to do in the queue.  `downloads` is how many inputs are fetched at a time.
+    `claim` asks the store for what fits into rooms.  `begin` takes each job that is held from then on.  `is_done` says
+    whether nothing is left to do in the queue.  `downloads` is how many inputs of a service are fetched at a time, and
+    `max_held_bytes` how many bytes may be held for one.
     """
 
     def __init__(
         self,
-        targets: Sequence[JobTarget],
+        targets: Mapping[str, JobTarget],
         holding: Holding,
         options: WorkOptions,
         *,
-        claim: Callable[[int, int], Awaitable[list[ClaimedJob]]],
+        claim: Callable[[Sequence[Room]], Awaitable[list[ClaimedJob]]],
         begin: Callable[[HeldWork], None],
         is_done: Callable[[], Awaitable[bool]],
         spool: Spool,
         store_watch: StoreWatch,
-        downloads: int,
+        downloads: Mapping[str, int],
+        max_held_bytes: int,
         clock: Clock,
         boot: Callable[[], float],
         draw: Callable[[], float] = random.random,
@@ -63,6 +71,9 @@ class Claiming:
         self._spool = spool
         self._store_watch = store_watch
         self._downloads = downloads
+        self._max_held_bytes = max_held_bytes
+        self._default = next(iter(targets)) if len(targets) == 1 else ""
+        """The service of jobs that name none; "" where it could be one of several."""
         self._clock = clock
         self._boot = boot
         self._draw = draw
@@ -75,8 +86,10 @@ class Claiming:
         self._rested = asyncio.Event()
         """Set when a rest is over."""
         self._look_is_due = False
-        self._fetches = False
-        """Whether a job that was claimed lately has an input to be fetched."""
+        self._fetches: dict[str, bool] = {}
+        """For each service, whether a job of it that was claimed lately has an input to be fetched."""
+        self._rests: dict[str, float] = {}
+        """Until when a service is not asked for by itself, because it had no job."""
 
     def stop(self) -> None:
         """Claim nothing more.  What a call that is under way brings is held, and released."""
@@ -100,48 +113,63 @@ class Claiming:
         while not self.stopped:
             self.turned = self._clock.now()
             self._changed.clear()
-            allowed = self._credit()
-            if not allowed.jobs:
-                await wait_on(self._clock, self._changed, TICK_SECONDS)
+            rooms = self._rooms()
+            rest = min([self._rests.get(service, 0.0) for service in rooms], default=math.inf) - self.turned
+            if rest > 0:
+                await wait_on(self._clock, self._changed, min(rest, TICK_SECONDS))
                 continue
             sent = self._boot()
             try:
-                claimed = await self._claim(min(allowed.jobs, MOST_CLAIMED), allowed.nbytes)
+                claimed = await self._claim(list(rooms.values()))
             except STORE_TROUBLE as error:
                 await self._rest(self._store_watch.claim_failed(error, self._draw()))
                 continue
             self._store_watch.claim_answered()
             hit("after_claim")
             self._begin(claimed, sent + self._options.lease)
-            if claimed:
-                continue  # there may be more, also where there were fewer than asked for: bytes are bounded, too
-            if self._options.until_empty and await self._is_done():
+            # Where there were fewer than asked for there may be more all the same: bytes are bounded, too.
+            with_jobs = {self._service_of(job) for job in claimed}
+            self._rests |= {service: self._clock.now() + self._options.poll for service in rooms.keys() - with_jobs}
+            if not claimed and self._options.until_empty and await self._is_done():
                 return True
-            await self._rest(self._options.poll)
         return False
 
-    def _credit(self) -> Credit:
-        engines = [(target, target.service.engine) for target in self._targets]
-        ready = [t for t, e in engines if e is not None and e.state.accepting and not e.memory_short]
-        if len(ready) < len(self._targets) or self._spool.full:
-            return NO_CREDIT
-        jobs = self._holding.jobs()
-        return credit(
-            held=len(jobs),
-            begun=sum([job.begun for job in jobs]),
-            held_bytes=self._holding.nbytes,
-            window=sum([target.batch_items for target in ready]),
-            downloads=self._downloads if self._fetches else 0,
-            concurrency=self._options.concurrency,
-            max_bytes=self._options.max_held_bytes,
-        )
+    def _rooms(self) -> dict[str, Room]:
+        """The room for each service that has some."""
+        held, begun = Counter[str](), Counter[str]()
+        for job in self._holding.jobs():
+            held[job.service] += 1
+            begun[job.service] += job.begun
+        rooms = {}
+        for name, target in self._targets.items():
+            engine = target.service.engine
+            if engine is None or not engine.state.accepting or engine.memory_short or self._spool.full(name):
+                continue
+            jobs, nbytes = credit(
+                held=held[name],
+                begun=begun[name],
+                held_bytes=self._holding.bytes_of(name),
+                window=target.batch_items,
+                downloads=self._downloads[name] if self._fetches.get(name) else 0,
+                concurrency=self._options.concurrency,
+                max_bytes=self._max_held_bytes,
+            )
+            if jobs:
+                services = (name, "") if name == self._default else (name,)
+                rooms[name] = Room(services, min(jobs, MOST_CLAIMED), nbytes)
+        if rooms and not self._default and held[""] < MOST_NAMELESS:
+            rooms[""] = Room(("",), MOST_NAMELESS - held[""], 0)
+        return rooms
+
+    def _service_of(self, job: ClaimedJob) -> str:
+        return job.service or self._default
 
     def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
         now = self._clock.now()
-        if claimed:
-            self._fetches = any(job.input_url is not None for job in claimed)
+        fetching = {self._service_of(job) for job in claimed if job.input_url is not None}
+        self._fetches |= {service: service in fetching for service in map(self._service_of, claimed)}
         for each in claimed:
-            job = HeldWork(each, lease_until, now)
+            job = HeldWork(each, lease_until, now, self._service_of(each))
             self._holding.add(job)
             job.released = self.stopped
             self._begin_one(job)

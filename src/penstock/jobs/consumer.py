@@ -44,7 +44,7 @@ from penstock.jobs.renewing import Renewing
 from penstock.jobs.rules.job_states import ENDED
 from penstock.jobs.spool import Spool
 from penstock.jobs.steps import Steps
-from penstock.jobs.store import STORE_TROUBLE, Answer, ClaimedJob, Renewed, Store
+from penstock.jobs.store import STORE_TROUBLE, Answer, ClaimedJob, Renewed, Room, Store
 from penstock.jobs.store_watch import StoreWatch
 from penstock.jobs.upkeep import Upkeep
 from penstock.jobs.work_options import WorkOptions
@@ -54,7 +54,10 @@ log = guarded_logger("penstock.jobs")
 
 LEAST_DOWNLOADS: Final = 8
 MOST_DOWNLOADS: Final = 64
-"""How many inputs are fetched at a time: one for each item of a batch of every worker, within these bounds."""
+"""How many inputs of a service are fetched at a time: one for each item of a batch of every worker, within these
+bounds."""
+FILE_THREADS: Final = 4
+"""How many files of ours are read, written or removed at a time."""
 STUCK_SECONDS: Final = 60.0
 """After so long without a turn of the claim loop the process is no longer alive: each of its calls ends sooner."""
 
@@ -89,12 +92,16 @@ class Consumer:
         self._boot = boot
         self._open_store = open_store
         self._store: Store | None = None
-        per_batch = sum(target.batch_items for target in self._targets.values())
-        downloads = max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, per_batch))
+        downloads = {
+            name: max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, target.batch_items))
+            for name, target in self._targets.items()
+        }
+        max_held_bytes = max(1, options.max_held_bytes // len(self._targets))
         self._store_threads = threads(4, "penstock-store")
-        self._transfer_threads = threads(2 * downloads, "penstock-transfer")
+        self._file_threads = threads(FILE_THREADS, "penstock-files")
+        self._transfer_threads = {name: threads(2 * most, "penstock-transfer") for name, most in downloads.items()}
         folder = Path(options.spool).resolve() if options.spool is not None else None
-        self.spool = Spool(folder, options.max_spool, self.holding, self._transfer_threads)
+        self.spool = Spool(folder, max(1, options.max_spool // len(self._targets)), self.holding, self._file_threads)
         self.renewing = Renewing(
             open_store,
             self.holding,
@@ -106,7 +113,7 @@ class Consumer:
             draw=draw,
         )
         self._claiming = Claiming(
-            list(self._targets.values()),
+            self._targets,
             self.holding,
             options,
             claim=self._claim,
@@ -115,6 +122,7 @@ class Consumer:
             spool=self.spool,
             store_watch=self.store_watch,
             downloads=downloads,
+            max_held_bytes=max_held_bytes,
             clock=clock,
             boot=boot,
             draw=draw,
@@ -131,12 +139,14 @@ class Consumer:
             boot=boot,
             wall=wall,
             threads=self._transfer_threads,
+            file_threads=self._file_threads,
             fence_holds=self._fence_holds,
             commit=self._commit,
             dropped=self._drop,
             broke=self._finish,
             moved_on=self._claiming.look_soon,
             downloads=downloads,
+            max_held_bytes=max_held_bytes,
             draw=draw,
         )
         self._commits = Commits(
@@ -176,7 +186,7 @@ class Consumer:
     # -- the door -----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store, and claim as soon as every service is ready; `services_ready` tells when that is.
+        """Open the store, and claim for each service as soon as it is ready.
 
         Raises:
             ConfigError: the store or the spool cannot be used.
@@ -196,7 +206,7 @@ class Consumer:
         self._claims = self._tasks[0]
 
     def services_ready(self) -> None:
-        """Claim at once: every service is ready now."""
+        """Claim at once: every service is ready now.  Without that each one is found to be ready a little later."""
         self._claiming.look()
 
     async def finished(self) -> None:
@@ -297,10 +307,9 @@ class Consumer:
         if await self._claiming.run():
             self._finish(None)
 
-    async def _claim(self, limit: int, max_bytes: int) -> list[ClaimedJob]:
-        lease, services = self._options.lease, list(self._targets)
+    async def _claim(self, rooms: Sequence[Room]) -> list[ClaimedJob]:
         return await self._store_threads.run(
-            lambda: self.store.claim(self.holder, lease=lease, limit=limit, max_bytes=max_bytes, services=services)
+            lambda: self.store.claim(self.holder, lease=self._options.lease, rooms=rooms)
         )
 
     def _begin(self, job: HeldWork) -> None:
@@ -351,10 +360,12 @@ class Consumer:
         self.holding.drop(job)
         self.spool.forget(job)
         if job.file is not None:
-            self._transfer_threads.start(job.file.remove)
-        if job.lost and job.claimed.output is not None:
+            self._file_threads.start(job.file.remove)
+        if job.lost and job.claimed.output is not None and job.service:  # without one nothing was written
             output, hold = job.claimed.output, job.hold
-            self._transfer_threads.start(partial(self._transfers.discard_output, output, hold.job_id, hold.fence))
+            self._transfer_threads[job.service].start(
+                partial(self._transfers.discard_output, output, hold.job_id, hold.fence)
+            )
         self._steps.gave_back()
         self._claiming.look()
         self._look_whether_empty()
@@ -426,7 +437,8 @@ class Consumer:
     def _end_threads(self) -> None:
         self._deliveries.end()
         self._store_threads.end()
-        self._transfer_threads.end()
+        for each in (self._file_threads, *self._transfer_threads.values()):
+            each.end()
 
     def _finish(self, error: BaseException | None) -> None:
         if self._finished is not None and not self._finished.done():

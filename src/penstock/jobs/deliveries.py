@@ -156,8 +156,6 @@ class Deliveries:
         self._made: list[Delivery] = []
         """Deliveries of which the store has not heard."""
         self._asked = asyncio.Event()
-        self._idle = asyncio.Event()
-        """Set when nothing is moved."""
         self._left_to_others: set[Key] = set()
         """The deliveries that this consumer may not make."""
 
@@ -181,14 +179,12 @@ class Deliveries:
     async def deliver_all(self) -> bool:
         """Have every output moved; returns whether none is left but those that this consumer may not move.
 
+        It waits for no move: whoever asks has other work, and asks again.
         An output that another consumer is moving is left: that consumer may have been killed.
         """
         try:
             while not self._held_up() and await self._lend():
                 pass
-            if self._moves:
-                self._idle.clear()
-                await wait_on(self._clock, self._idle, 1.0)
             await self._tell_made()
             stats = await self._store_threads.run(self._consumer.store.stats)
         except STORE_TROUBLE:
@@ -282,8 +278,6 @@ class Deliveries:
         elif not move.late:
             self._forget(lane.failed(now))
         self._begin(target)
-        if not self._moves:
-            self._idle.set()
         self._asked.set()
 
     def _late(self, lane: Lane, move: Move) -> None:

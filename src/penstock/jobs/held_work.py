@@ -30,11 +30,13 @@ class HeldWork:
 
     __slots__ = (
         "cancelled", "claimed", "end", "end_sent", "engine", "file", "hold", "lease_until", "lost", "nbytes",
-        "released", "resume", "step", "step_began", "step_limit", "ticket",
+        "released", "resume", "service", "step", "step_began", "step_limit", "ticket",
     )  # fmt: skip
 
-    def __init__(self, claimed: ClaimedJob, lease_until: float, now: float) -> None:
+    def __init__(self, claimed: ClaimedJob, lease_until: float, now: float, service: str = "") -> None:
         self.claimed = claimed
+        self.service = service
+        """The service that takes it, which the job need not name; "" where none does."""
         self.hold: Hold = claimed.hold
         self.lease_until = lease_until
         """Until when the lease can be relied on, on the clock of leases."""
@@ -92,8 +94,7 @@ class Holding:
     def __init__(self) -> None:
         self._jobs: dict[Hold, HeldWork] = {}  # by claim: a job whose lease ran out may be claimed here once more
         self._lock = threading.Lock()
-        self.nbytes = 0
-        """The bytes in memory for all of them."""
+        self._nbytes: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -102,11 +103,11 @@ class Holding:
         """Hold `job`."""
         with self._lock:
             self._jobs[job.hold] = job
-        self.nbytes += job.nbytes
+        self._count(job.service, job.nbytes)
 
     def resize(self, job: HeldWork, nbytes: int) -> None:
         """Count `nbytes` for `job` from now on."""
-        self.nbytes += nbytes - job.nbytes
+        self._count(job.service, nbytes - job.nbytes)
         job.nbytes = nbytes
 
     def drop(self, job: HeldWork) -> None:
@@ -114,7 +115,19 @@ class Holding:
         with self._lock:
             found = self._jobs.pop(job.hold, None)
         if found is not None:
-            self.nbytes -= job.nbytes
+            self._count(job.service, -job.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes in memory for all of them."""
+        return sum(self._nbytes.values())
+
+    def bytes_of(self, service: str) -> int:
+        """The bytes in memory for the jobs of `service`."""
+        return self._nbytes.get(service, 0)
+
+    def _count(self, service: str, nbytes: int) -> None:
+        self._nbytes[service] = self._nbytes.get(service, 0) + nbytes
 
     def get(self, hold: Hold) -> HeldWork | None:
         """The job of this claim, while it is held."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +26,11 @@ log = guarded_logger("penstock.jobs")
 
 
 class Spool:
-    """The spool of one consumer; without a folder it does nothing.  `threads` read and write the files."""
+    """The spool of one consumer; without a folder it does nothing.
+
+    `max_bytes` is for each service, so that results of one that cannot be stored leave room for those of the others.
+    `threads` read and write the files.
+    """
 
     def __init__(
         self,
@@ -41,13 +46,12 @@ class Spool:
         self._threads = threads
         self._files: dict[HeldWork, tuple[Path, int]] = {}
         self._numbers = 0
-        self.nbytes = 0
-        """Bytes on disk."""
+        self._nbytes: Counter[str] = Counter()
+        """Bytes on disk for each service."""
 
-    @property
-    def full(self) -> bool:
-        """Whether it takes no more."""
-        return self._common is not None and self.nbytes >= self._max_bytes
+    def full(self, service: str) -> bool:
+        """Whether it takes no more of a service."""
+        return self._common is not None and self._nbytes[service] >= self._max_bytes
 
     def open(self) -> None:
         """Make the folder; raises ConfigError where that cannot be."""
@@ -63,16 +67,18 @@ class Spool:
     async def spill(self, job: HeldWork) -> None:
         """Move the result of `job` to disk, if there is room; where the disk refuses it, it stays in memory."""
         end = job.end
-        if self._own is None or end is None or not end.result or self.nbytes + len(end.result) > self._max_bytes:
+        if self._own is None or end is None or not end.result:
+            return
+        size = len(end.result)
+        if self._nbytes[job.service] + size > self._max_bytes:
             return
         self._numbers += 1
         path = self._own.path / f"{self._numbers}.result"
-        size = len(end.result)
-        self.nbytes += size
+        self._nbytes[job.service] += size
         try:
             await self._threads.run(partial(_write, path, end.result))
         except OSError as error:
-            self.nbytes -= size
+            self._nbytes[job.service] -= size
             log.warning("the spool took nothing: %s; the result stays in memory", error)
             return
         self._files[job] = (path, size)
@@ -100,7 +106,7 @@ class Spool:
         found = self._files.pop(job, None)
         if found is not None:
             path, size = found
-            self.nbytes -= size
+            self._nbytes[job.service] -= size
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 

@@ -56,9 +56,10 @@ STEP_GRACE_SECONDS = 15.0
 class Steps:
     """The steps of the jobs of one consumer.  Everything but the transport is called on the event loop's thread.
 
-    `threads` are those of transfers.  `fence_holds` asks the store whether the job is
-    still ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and
-    `boot` the time on the clock of leases.
+    `threads` and `downloads` are for each service: the threads of its transfers, and how many of its inputs are fetched
+    at a time.  `file_threads` do what only our own disk and processor can hold up.  `max_held_bytes` is how many bytes
+    may be held for a service.  `fence_holds` asks the store whether the job is still ours.  `moved_on` is called when
+    the model may have begun with further jobs.  `wall` tells Unix seconds, and `boot` the time on the clock of leases.
     """
 
     def __init__(
@@ -74,13 +75,15 @@ class Steps:
         clock: Clock,
         boot: Callable[[], float],
         wall: Callable[[], float],
-        threads: CallThreads,
+        threads: Mapping[str, CallThreads],
+        file_threads: CallThreads,
         fence_holds: Callable[[HeldWork], Coroutine[Any, Any, bool]],
         commit: Callable[[HeldWork], None],
         dropped: Callable[[HeldWork], None],
         broke: Callable[[BaseException], None],
         moved_on: Callable[[], None],
-        downloads: int,
+        downloads: Mapping[str, int],
+        max_held_bytes: int,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._targets = targets
@@ -94,13 +97,15 @@ class Steps:
         self._boot = boot
         self._wall = wall
         self._threads = threads
+        self._file_threads = file_threads
         self._fence_holds = fence_holds
         self._commit = commit
         self._dropped = dropped
         self._broke = broke
         self._moved_on = moved_on
         self._draw = draw
-        self._download_slots = asyncio.Semaphore(downloads)
+        self._download_slots = {service: asyncio.Semaphore(most) for service, most in downloads.items()}
+        self._max_held_bytes = max_held_bytes
         self._roomier = asyncio.Event()
         """Set whenever bytes that were held are given back."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -162,13 +167,13 @@ class Steps:
     # -- fetch --------------------------------------------------------------------------------------------------------
 
     async def _download(self, job: HeldWork, target: JobTarget, formats: JobFormats, url: str) -> None:
-        async with self._download_slots:
+        async with self._download_slots[job.service]:
             if not await self._lease(job):
                 return
             self._enter(job, JobStep.DOWNLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
             hit("before_download")
             try:
-                got = await self._threads.run(
+                got = await self._threads[job.service].run(
                     partial(self._transfers.download, url, job.claimed.id, job.claimed.fence, lambda: job.unwanted)
                 )
             except TransferError as error:
@@ -180,14 +185,14 @@ class Steps:
             payload: Payload = bytes(join_payload(pickle_.dumps(got.path)))
         else:
             job.enter(JobStep.DOWNLOAD, self._clock.now())  # it waits for room, and may do so for long
-            while self._holding.nbytes and self._holding.nbytes + got.nbytes > self._options.max_held_bytes:
+            while (held := self._holding.bytes_of(job.service)) and held + got.nbytes > self._max_held_bytes:
                 if job.unwanted:
                     break
                 self._roomier.clear()
                 await self._roomier.wait()
             self._holding.resize(job, got.nbytes)
             try:
-                payload = await self._threads.run(got.read)
+                payload = await self._file_threads.run(got.read)
             except TransferError as error:
                 self._fail(job, error)
                 return
@@ -196,7 +201,7 @@ class Steps:
             if got.content_type and not job.claimed.content_type:
                 chosen = target.formats(got.content_type, job.claimed.accept)
             if target.crossing.sent_in(chosen.codec_in) is not chosen.codec_in:
-                payload = await self._threads.run(partial(target.crossing.item, payload, chosen.codec_in))
+                payload = await self._file_threads.run(partial(target.crossing.item, payload, chosen.codec_in))
                 self._holding.resize(job, payload_size(payload))
         except (InvalidItem, StageFailed) as error:
             self._fail(job, error)
@@ -296,7 +301,7 @@ class Steps:
                     return
                 if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
                     continue  # lost: the next look at the lease says so; or unknown: it waits for a renewal
-                await self._threads.run(
+                await self._threads[job.service].run(
                     partial(
                         self._transfers.write_output,
                         output,
@@ -393,11 +398,8 @@ class Steps:
     # -- how ----------------------------------------------------------------------------------------------------------
 
     def _target(self, job: HeldWork) -> JobTarget:
-        name = job.claimed.service
-        if name:
-            return self._targets[name]
-        if len(self._targets) == 1:
-            return next(iter(self._targets.values()))
+        if job.service:
+            return self._targets[job.service]
         raise InvalidItem(f"the job names no service, and here are several: {', '.join(sorted(self._targets))}")
 
     def _enter(self, job: HeldWork, step: JobStep, limit: float = float("inf")) -> None:

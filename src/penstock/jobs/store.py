@@ -16,8 +16,9 @@ Contract
 * `leased` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as `lost`, which
   counts, and the job is alone from then on; the last one allowed ends the run as dead instead.  Either way its error is
   `LEASE_RAN_OUT`.
-* Higher priority is claimed first, then what was submitted earlier, also by a job that was released or retried.  Jobs
-  whose lease ran out stand among the others.
+* A claim says for which services there is room, and how much.  In each room higher priority is claimed first, then what
+  was submitted earlier, also by a job that was released or retried.  Jobs whose lease ran out stand among the others.
+  No room holds up another.
 * Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.  The attempt whose
   lease ran out ends so too, and is not counted.
 * A deadline binds until a claim.  Who holds the job may commit later.
@@ -36,7 +37,7 @@ the same URL once more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -66,6 +67,16 @@ class Hold(NamedTuple):
 
     job_id: str
     fence: int
+
+
+class Room(NamedTuple):
+    """How much a claim may take for some services together."""
+
+    services: tuple[str, ...]
+    """Their names; "" is for jobs that name no service.  No service is in two rooms of a claim."""
+    jobs: int
+    nbytes: int
+    """The most bytes of their inputs together; the first job may have more."""
 
 
 class Answer(StrEnum):
@@ -273,13 +284,10 @@ class Store(Protocol):
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(
-        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
-    ) -> list[ClaimedJob]:
-        """Lease at most `limit` jobs for `lease` seconds, for any of `services` or for any service.
+    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+        """Lease the first jobs that fit into each of `rooms`, for `lease` seconds.
 
-        Their bodies are at most `max_bytes` together, but the first job may be larger.  None is passed over: the claim
-        ends before the first that does not fit.
+        None is passed over: a room takes nothing more from the first job on that does not fit.
         """
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:

@@ -46,7 +46,9 @@ class WorkOptions(QueueOptions):
     """How a consumer takes jobs out of a queue, and what it may do for them."""
 
     concurrency: int = option(
-        0, "most jobs held; 1 takes one through alone, end to end; 0: as many as keep the model busy", minimum=0
+        0,
+        "most jobs of a service held; 1 takes one through alone, end to end; 0: as many as keep its model busy",
+        minimum=0,
     )
     lease: float = option(30.0, "seconds after which a job is another's whose holder is not heard of", minimum=1)
     poll: float = option(0.2, "seconds between two looks at an empty queue", minimum=0.001)
@@ -58,10 +60,16 @@ class WorkOptions(QueueOptions):
     download_timeout: float = option(60.0, "longest an input may take to fetch, and an output to store", minimum=0.1)
     max_input: int = option(GIB, "largest input that is fetched", minimum=1)
     max_held_bytes: int = option(
-        256 * MIB, "most bytes of inputs and results held in memory; one job may pass it", minimum=1
+        256 * MIB,
+        "most bytes of inputs and results held in memory, an even part for each service; one job may pass it",
+        minimum=1,
     )
     spool: str | None = option(None, "folder for results that cannot be stored yet; without it they stay in memory")
-    max_spool: int = option(GIB, "most bytes in the spool; when it is full nothing more is claimed", minimum=1)
+    max_spool: int = option(
+        GIB,
+        "most bytes in the spool, an even part for each service; one whose part is full claims nothing more",
+        minimum=1,
+    )
     drain: float = option(
         30.0, "longest that jobs which have begun may go on after SIGTERM; 0 gives all back", minimum=0
     )

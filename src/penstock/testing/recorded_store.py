@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from penstock.errors import JobError, StoreUnavailable
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, Store
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, Room, Store
 from penstock.testing.history_events import Act, EventLog, Part
 
 
@@ -96,12 +96,10 @@ class RecordedStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(
-        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
-    ) -> list[ClaimedJob]:
+    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
         """See `Store`."""
         end = self._log.begin(Act.CLAIM, lease=lease)
-        claimed = self._store.claim(holder, lease=lease, limit=limit, max_bytes=max_bytes, services=services)
+        claimed = self._store.claim(holder, lease=lease, rooms=rooms)
         end(Part(job.id, job.fence, job.run, len(job.body), answer="ok") for job in claimed)
         return claimed
 

@@ -7,14 +7,14 @@ and waited for, or so long that no test sees its end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from penstock.jobs.job import Job, JobProblem
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, ClaimedJob, Hold, NewJob, Store
+from penstock.jobs.store import AttemptEnd, ClaimedJob, Hold, NewJob, Room, Store
 
 T = TypeVar("T")
 
@@ -130,9 +130,17 @@ def wall_of(store: Store) -> float:
 # -- holders ----------------------------------------------------------------------------------------------------------
 
 
-def take(store: Store, holder: str = "h", **options: Any) -> list[ClaimedJob]:
-    """Claim all there is, for long, unless `options` say otherwise."""
-    return store.claim(holder, **{"lease": LONG, "limit": 1000, "max_bytes": MUCH, "services": (), **options})
+def take(
+    store: Store,
+    holder: str = "h",
+    *,
+    lease: float = LONG,
+    limit: int = 1000,
+    max_bytes: int = MUCH,
+    services: Sequence[str] = (),
+) -> list[ClaimedJob]:
+    """Claim all there is for any of `services` or for any service, for long, unless the options say otherwise."""
+    return store.claim(holder, lease=lease, rooms=[Room(("", *services), limit, max_bytes)])
 
 
 def take_one(store: Store, holder: str = "h", **options: Any) -> ClaimedJob:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from penstock.jobs.job import MOST_HISTORY
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, Hold, NewJob, Renewed
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, Hold, NewJob, Renewed, Room
 from penstock.testing.store_case import (
     LONG,
+    MUCH,
     SHORT,
     StoreCase,
     failure,
@@ -87,6 +88,27 @@ class HolderTests(StoreCase):
             assert ids(take(store, services=["u", "s"], limit=1)) == ["a"]
             assert ids(take(store, services=["u", "s"])) == ["b"]
             assert ids(take(store, services=["t"])) == ["c"]
+
+    def test_each_room_is_filled_by_itself(self) -> None:
+        """By its own jobs and its own bytes; one that is full, or whose first job does not fit, holds up no other."""
+        with self.opened() as store:
+            for name, service in zip("abcdefg", "sstuutu", strict=True):
+                put(store, name, service=service, body=b"x" * 10, priority=int(name == "e"))
+            rooms = [Room(("s",), 9, 15), Room(("t", "u"), 3, 100), Room(("v",), 9, 9), Room(("",), 0, 9)]
+            assert ids(store.claim("h", lease=LONG, rooms=rooms)) == ["a", "e", "c", "d"]
+            assert ids(store.claim("h", lease=LONG, rooms=rooms)) == ["b", "f", "g"]
+            assert store.claim("h", lease=LONG, rooms=[]) == []
+
+    def test_lost_jobs_take_the_room_of_their_own_service(self) -> None:
+        """Others stay where they are."""
+        with self.opened() as store:
+            for name, service in zip("abcd", "stst", strict=True):
+                put(store, name, service=service)
+            take(store, services="st", lease=SHORT)
+            self.pass_time(2 * SHORT)
+            rooms = [Room(("s",), 1, MUCH), Room(("t",), 0, MUCH)]
+            assert [ids(self.until(lambda: store.claim("h", lease=LONG, rooms=rooms))) for _ in "ac"] == [["a"], ["c"]]
+            assert ids(take(store, services="st")) == ["b", "d"]
 
     # -- leases -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from programs import MarkedProgram
 
 from penstock import jobs
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.stores.opening import open_store
 
 COMMAND = [sys.executable, "-m", "penstock.cli.main", "jobs"]
@@ -56,7 +56,7 @@ def penstock_jobs(folder, name, *words, given=None):
 
 def finish(url, result):
     store = open_store(url)
-    (claimed,) = store.claim("test", lease=30, limit=1, max_bytes=1 << 20, services=[])
+    (claimed,) = store.claim("test", lease=30, rooms=[Room(("",), 1, 1 << 20)])
     store.end_attempts([AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=result, content_type="application/json")])
     store.close()
 

@@ -14,7 +14,7 @@ from penstock.cli.jobs_submit import LINES_IN_BATCH
 from penstock.jobs.job import JobProblem
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 
 
@@ -49,7 +49,7 @@ def jobs(name, store, capsys, monkeypatch):
 
 
 def end(store, to=JobState.SUCCEEDED, **fields):
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     store.end_attempts([AttemptEnd(claimed.hold, to, **fields)])
 
 
@@ -66,7 +66,7 @@ def test_an_input_is_submitted_with_its_options(jobs, store):
     assert (status, out) == (0, "a\n")
     (job,) = store.list_jobs(None, 10, None)
     assert (job.id, job.priority, job.service) == ("a", 5, "s")
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type) == (b'{"x": 1}', "application/json")
 
 
@@ -91,7 +91,7 @@ def test_a_job_is_written_as_an_object_with_its_fields(jobs):
 def test_a_file_is_an_input_of_the_type_that_its_name_or_a_flag_says(jobs, store, tmp_path, file, words, content_type):
     (tmp_path / file).write_bytes(b"[1]")
     assert jobs("submit", "--file", str(tmp_path / file), *words)[0] == 0
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type) == (b"[1]", content_type)
 
 

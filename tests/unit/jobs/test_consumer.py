@@ -26,7 +26,7 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.store_watch import StoreWatch
 
 
@@ -81,7 +81,7 @@ async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
 
 
 @pytest.mark.parametrize("taking", [State.BUSY, State.STALLED])
-async def test_nothing_is_claimed_before_every_service_takes_work(one_job, taking):
+async def test_nothing_is_claimed_before_the_service_takes_work(one_job, taking):
     service = fake_service()
     service.engine.state = State.STARTING
     work = await one_job(service)
@@ -91,7 +91,7 @@ async def test_nothing_is_claimed_before_every_service_takes_work(one_job, takin
     assert work.job().state is JobState.LEASED
 
 
-async def test_the_first_claim_is_made_as_soon_as_every_service_is_ready(bench):
+async def test_the_first_claim_is_made_as_soon_as_the_service_is_ready(bench):
     service = fake_service()
     service.engine.state = State.STARTING
     work = await bench(service)
@@ -144,6 +144,128 @@ async def test_a_claim_that_bytes_have_cut_short_is_followed_by_the_next_at_once
     work.engine.of("j1").settle(b"6")
     await work.turn(0.01)
     assert [ticket.job_id for ticket in work.engine.tickets] == ["j0", "j1", "j2", "j3"]
+
+
+# -- several services -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(bench):
+    """A bench of the services `one` and `fast`."""
+
+    async def make(**options):
+        return await bench(fake_service(name="one"), fake_service(name="fast"), **options)
+
+    return make
+
+
+async def is_begun(work, **more):
+    """Whether a job for `fast` that is submitted now goes to its engine."""
+    work.submit("f", service="fast", **more)
+    await work.turn(0.25)
+    return [ticket.job_id for ticket in work.services[1].engine.tickets] == ["f"]
+
+
+async def test_a_service_that_has_no_room_holds_up_no_other(two):
+    work = await two()
+    for n in range(60):
+        work.submit(f"j{n:02}", service="one")
+    await work.turn()
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["j00"]
+    assert await is_begun(work)
+    assert len(work.engine.tickets) == 1
+
+
+@pytest.mark.parametrize("sick", [{"state": State.STARTING}, {"state": State.FAILED}, {"memory_short": True}])
+async def test_a_service_that_takes_no_work_is_left_out_of_the_claims(two, sick):
+    work = await two()
+    vars(work.engine).update(sick)
+    work.submit("a", service="one")
+    assert await is_begun(work)
+    assert work.job().state is JobState.WAITING
+
+
+async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_the_memory(two):
+    work = await two(max_held_bytes=10)
+    work.submit("a", b"123456", service="one")
+    await work.turn()
+    work.engine.of("a").begun = True
+    work.submit("b", service="one")
+    assert await is_begun(work)
+    assert work.job("b").state is JobState.WAITING
+
+
+async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of_another(two, tmp_path):
+    work = await two(spool=str(tmp_path / "spool"), max_spool=6)
+    work.submit("a", service="one", output="file:///out/a")
+    await work.turn()
+    work.transfers.errors = [TransferFailed("slow")]
+    work.engine.of("a").settle(b"six")
+    await work.turn(0.01)
+    work.submit("b", service="one")
+    assert await is_begun(work)
+    assert work.job("b").state is JobState.WAITING
+
+
+async def test_transfers_of_a_service_that_hang_hold_up_none_of_another(two, tmp_path):
+    work = await two(spool=str(tmp_path / "spool"))
+    work.transfers.hanging = ["https://slow/"]
+    for n in range(40):
+        work.submit(f"up{n}", service="one", output="https://slow/out")
+        await work.turn(0.3)
+        work.engine.of(f"up{n}").settle(b"6")
+    for n in range(40):
+        work.submit(f"in{n}", b"", service="one", input_url="https://slow/in")
+    await work.turn()
+    work.transfers.inputs["https://in/f"] = b"21"
+    assert await is_begun(work, body=b"", input_url="https://in/f", output="file:///out/f")
+    work.transfers.errors = [TransferFailed("once")]  # so that the spool has it meanwhile
+    work.services[1].engine.of("f").settle(b"42")
+    await work.turn(1.0)
+    assert work.job("f").state is JobState.SUCCEEDED
+
+
+async def test_outputs_that_are_not_delivered_hold_up_no_claim_where_it_ends_when_all_is_done(bench):
+    services = [fake_service(name="one"), fake_service(name="fast")]
+    for service in services:
+        service.engine.state = State.STARTING
+    work = await bench(*services, until_empty=True)
+    work.transfers.hanging = ["file:///slow/"]
+    work.submit("a", service="one", output="file:///slow/a")
+    (job,) = work.memory.claim("another", lease=9.0, rooms=[Room(("one",), 1, 9)])
+    work.memory.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED)])
+    for service in services:
+        service.engine.state = State.READY
+    await work.turn(1.3)
+    assert await is_begun(work)
+
+
+async def test_a_service_that_is_idle_delays_no_claim_of_another(two):
+    work = await two(poll=9.0)
+    work.engine.begins = 2
+    work.submit("a", service="one")
+    work.submit("b", service="one")
+    work.submit("c", service="one")
+    await work.turn(10.0)
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b", "c"]
+    work.submit("d", service="one")
+    work.engine.of("c").begun = True
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.01)
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b", "c", "d"]
+
+
+async def test_concurrency_bounds_the_jobs_of_each_service(two):
+    work = await two(concurrency=1)
+    for name in "ab":
+        work.submit(name, service="one")
+    await work.turn()
+    work.engine.of("a").begun = True
+    assert await is_begun(work)
+    assert work.job("b").state is JobState.WAITING
+
+
+# -- the ends of attempts ---------------------------------------------------------------------------------------------
 
 
 async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(bench):
@@ -315,7 +437,7 @@ async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(one_job):
     work = await one_job()
     work.engine.state = State.STARTING  # it claims nothing meanwhile
     await work.turn(31.0)
-    (other,) = work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    (other,) = work.memory.claim("other", lease=30, rooms=[Room(("", "double"), 1, 99)])
     work.renew()
     await work.turn(0.0)
     assert work.engine.of("a").settled  # withdrawn
@@ -338,7 +460,7 @@ async def test_a_job_that_is_another_s_is_told_as_a_warning(one_job, caplog):
     work = await one_job()
     work.engine.state = State.STARTING
     await work.turn(31.0)
-    work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    work.memory.claim("other", lease=30, rooms=[Room(("", "double"), 1, 99)])
     work.renew()
     await work.turn(1.0)
     assert told(caplog) == [("WARNING", "job a is another's, or its run has ended: its work here is dropped")]
@@ -578,7 +700,7 @@ async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_mem
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert "the spool took nothing: [Errno 27] File too large; the result stays in memory" in caplog.text
-    assert (list((tmp_path / "spool").glob("*/*.result")), work.consumer.spool.nbytes) == ([], 0)
+    assert (list((tmp_path / "spool").glob("*/*.result")), work.consumer.spool._nbytes.total()) == ([], 0)
     await work.turn(20.0)
     assert work.transfers.outputs == {"file:///out/a": b"six"}
 
@@ -783,7 +905,7 @@ async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(o
     (job,) = work.consumer.holding.jobs()
     work.engine.state = State.STARTING
     await work.turn(31.0)
-    (other,) = work.memory.claim("other", lease=30, limit=1, max_bytes=99, services=["double"])
+    (other,) = work.memory.claim("other", lease=30, rooms=[Room(("", "double"), 1, 99)])
     job.lease_until = work.clock.now() + 30.0  # as for one who was stopped on its way to the store
     work.engine.of("a").settle(b"6")
     await work.turn(0.1)
@@ -918,7 +1040,7 @@ async def left_by_another(bench):
     """A bench that ends when nothing is left; a consumer that was killed has committed a job, and had its delivery."""
     work = await ends_when_empty(bench)
     work.submit(output="file:///out/a")
-    (job,) = work.memory.claim("another", lease=9.0, limit=1, max_bytes=9, services=["double"])
+    (job,) = work.memory.claim("another", lease=9.0, rooms=[Room(("", "double"), 1, 9)])
     work.transfers.parts["file:///out/a", "a", job.fence] = b"6"
     work.memory.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED)])
     assert len(work.memory.deliveries(limit=9, lease=20.0)) == 1

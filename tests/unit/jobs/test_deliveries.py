@@ -12,7 +12,7 @@ from fake_work import FakeTransfers, InlineThreads
 from penstock.errors import StageFailed, StoreUnavailable, TransferFailed, TransferRefused
 from penstock.jobs.deliveries import LANE_WIDTH, MOST_WAITING, Deliveries
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.work_options import WorkOptions
 from penstock.testing.virtual_clock import VirtualClock, rest
@@ -127,7 +127,7 @@ class Movers:
     def end_jobs(self, target, count):
         outputs = [f"{target}/{next(self.numbers)}" for _ in range(count)]
         self.store.submit([NewJob(output.replace("/", "."), output=output) for output in outputs])
-        claimed = self.store.claim("h", lease=LEASE, limit=count, max_bytes=1, services=())
+        claimed = self.store.claim("h", lease=LEASE, rooms=[Room(("",), count, 1)])
         for job in claimed:
             self.transfers.parts[job.output, job.id, job.fence] = b"6"
         self.store.end_attempts([AttemptEnd(job.hold, JobState.SUCCEEDED) for job in claimed])

@@ -18,7 +18,7 @@ from night import examples
 from penstock.errors import JobConflict
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import Answer, AttemptEnd, NewJob
+from penstock.jobs.store import Answer, AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.testing.history import Act, EventLog, Part, RecordedStore, check_history, read_events
 
@@ -95,9 +95,7 @@ class Consumer:
 
     def claim(self):
         asked = self.world.now
-        claimed = self.store.claim(
-            self.name, lease=LEASE, limit=MOST_HELD - len(self.held), max_bytes=1000, services=()
-        )
+        claimed = self.store.claim(self.name, lease=LEASE, rooms=[Room(("",), MOST_HELD - len(self.held), 1000)])
         self.held.update({job.hold: asked + LEASE for job in claimed})
         return [job.id for job in claimed]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.testing.history import Act, EventLog, Part, RecordedStore, check_history, read_events
 
@@ -34,7 +34,7 @@ class History:
 
     def claim(self, process):
         """The hold on the job that a process gets."""
-        (job,) = self.of(process).claim(process, lease=LEASE, limit=1, max_bytes=1000, services=())
+        (job,) = self.of(process).claim(process, lease=LEASE, rooms=[Room(("",), 1, 1000)])
         return job.hold
 
     def compute(self, process, hold):
@@ -99,7 +99,7 @@ def test_who_moves_an_output_before_the_commit_is_told():
 def test_who_holds_more_than_it_may_is_told():
     history = History()
     history.of("submitter").submit([NewJob("other")])
-    history.of("a").claim("a", lease=LEASE, limit=2, max_bytes=1000, services=())
+    history.of("a").claim("a", lease=LEASE, rooms=[Room(("",), 2, 1000)])
     with pytest.raises(AssertionError, match="process a holds 2 jobs"):
         history.check(finished=False, most_held=1)
 

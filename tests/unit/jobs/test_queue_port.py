@@ -23,7 +23,7 @@ from penstock.jobs.job import JobProblem
 from penstock.jobs.queue_port import QueuePort
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd
+from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.submit_rules import SubmitRules
 from penstock.jobs.submitting import JobQueue
@@ -50,7 +50,7 @@ def port(store):
 
 
 def claim(store):
-    (job,) = store.claim("me", lease=30, limit=1, max_bytes=1000, services=[])
+    (job,) = store.claim("me", lease=30, rooms=[Room(("",), 1, 1000)])
     return job
 
 

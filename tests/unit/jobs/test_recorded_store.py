@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import JobConflict, StoreUnavailable
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.testing.history import Act, EventLog, Part, RecordedStore, log_to, read_events, record_call
 from penstock.testing.history_events import pair_up
@@ -25,7 +25,7 @@ def store(lines):
 
 
 def claim(store):
-    return store.claim("h", lease=30.0, limit=10, max_bytes=100, services=())
+    return store.claim("h", lease=30.0, rooms=[Room(("",), 10, 100)])
 
 
 def test_each_act_is_a_line_before_it_and_a_line_after_it(store, lines):

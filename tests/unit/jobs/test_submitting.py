@@ -14,7 +14,7 @@ from penstock.jobs.inputs import encode_input
 from penstock.jobs.job import JobProblem
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob
+from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.submitting import JobQueue
 from penstock.jobs.submitting_async import AsyncJobQueue
@@ -78,7 +78,7 @@ def q(store, world):
 
 def end(store, to=JobState.SUCCEEDED, **fields):
     """Claim the next job and end it."""
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     store.end_attempts([AttemptEnd(claimed.hold, to, **fields)])
 
 
@@ -91,7 +91,7 @@ def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
     assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
     assert (job.not_before, job.deadline) == (world.wall() + 5, world.wall() + 60)
     world.time += 5
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type, claimed.accept) == (
         b'{"x":1}',
         "application/json",
@@ -229,7 +229,7 @@ def test_a_result_is_read_by_its_media_type(q, store, content_type, body, result
 def test_a_result_that_is_an_array_comes_as_one(q, store):
     array = np.arange(6.0).reshape(2, 3)
     job = q.submit(array)
-    (claimed,) = store.claim("holder", lease=30, limit=1, max_bytes=1 << 20, services=["s"])
+    (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     store.end_attempts(
         [AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=claimed.body, content_type=claimed.content_type)]
     )

@@ -1,8 +1,10 @@
-"""Decide how many jobs a consumer claims: enough to keep the model full, and no more.
+"""Decide how many jobs of a service a consumer claims: enough to keep its model full, and no more.
 
 A job that lies in one consumer while another is idle is late for nothing.  So what is held and not begun is at most one
 batch for each worker of the first stage, which is what a worker runs next.  Jobs whose inputs are to be fetched come on
 top of that, one for each that is fetched at a time: otherwise the model would wait for the network.
+
+Everything is counted for each service by itself, so that a slow one takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import NamedTuple
 
 
 class Credit(NamedTuple):
-    """What may be claimed now."""
+    """What may be claimed of a service now."""
 
     jobs: int
     nbytes: int
@@ -31,7 +33,7 @@ def credit(
     concurrency: int,
     max_bytes: int,
 ) -> Credit:
-    """What may be claimed now.
+    """What may be claimed of a service now.
 
     Args:
         held: the jobs that are held, in whatever step.

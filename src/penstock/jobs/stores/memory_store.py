@@ -22,7 +22,7 @@ from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed
+from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, Room
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
 
@@ -334,35 +334,41 @@ class MemoryStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(
-        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
-    ) -> list[ClaimedJob]:
+    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
         """See `Store`."""
         with self._lock:
             at = self._at()
             self._see_time(at)
             if self._paused:
                 return []
-            heaps = [self._waiting[service] for service in {"", *services} if service in self._waiting]
-            claimed: list[ClaimedJob] = []
-            size = 0
-            while len(claimed) < limit:
-                firsts = [(first, heap) for heap in heaps if (first := heap.first()) is not None]
-                if not firsts:
-                    break
-                (_, _, job), heap = min(firsts, key=lambda each: each[0][:2])
-                size += len(job.new.body)
-                if claimed and size > max_bytes:
-                    break
-                heap.take()
-                if job.state is JobState.LEASED:
-                    job.lose(at)
-                if job.state in ENDED:
-                    size -= len(job.new.body)
-                else:
+            claimed = []
+            for room in rooms:
+                for job in self._take(room, at):
                     claimed.append(job.claim(holder, lease, at))
-                self._place(job)
+                    self._place(job)
             return claimed
+
+    def _take(self, room: Room, at: Moment) -> list[MemoryJob]:
+        """The jobs for one room, which stand nowhere any more."""
+        heaps = [self._waiting[service] for service in room.services if service in self._waiting]
+        taken: list[MemoryJob] = []
+        size = 0
+        while len(taken) < room.jobs:
+            firsts = [(first, heap) for heap in heaps if (first := heap.first()) is not None]
+            if not firsts:
+                break
+            (_, _, job), heap = min(firsts, key=lambda each: each[0][:2])
+            if taken and size + len(job.new.body) > room.nbytes:
+                break
+            heap.take()
+            if job.state is JobState.LEASED:
+                job.lose(at)
+            if job.state in ENDED:
+                self._place(job)
+            else:
+                size += len(job.new.body)
+                taken.append(job)
+        return taken
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
         """See `Store`."""

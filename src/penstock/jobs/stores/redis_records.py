@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.jobs.job import MOST_HISTORY, Attempt, Job, JobProblem
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, ClaimedJob, Delivery, NewJob
+from penstock.jobs.store import AttemptEnd, ClaimedJob, Delivery, NewJob, Room
 
 
 class JobRecord(msgspec.Struct, frozen=True):
@@ -116,6 +116,11 @@ def read_shown_job(answer: Sequence[bytes], queue: str) -> tuple[int, Job]:
         output=record.output,
     )
     return record.seq, job
+
+
+def room_words(room: Room) -> tuple[str | int, ...]:
+    """The arguments of `claim.lua` for `room`."""
+    return max(room.jobs, 0), room.nbytes, len(room.services), *room.services
 
 
 def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJob:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.errors import ConfigError, JobConflict, JobNotFound, StoreUnavailable
@@ -36,6 +36,7 @@ from penstock.jobs.store import (
     KeptInput,
     NewJob,
     Renewed,
+    Room,
 )
 from penstock.jobs.stores import redis_records as records
 
@@ -211,17 +212,15 @@ class RedisStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(
-        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
-    ) -> list[ClaimedJob]:
+    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
         """See `Store`."""
-        if limit < 1:
+        if not any(room.jobs > 0 for room in rooms):
             return []
         token = self._unanswered.pop(holder, None) or next(self._tokens)
         most_lost = MOST_ATTEMPTS[Cause.LOST]
-        others = set(services) - {""}
+        words = itertools.chain.from_iterable(map(records.room_words, rooms))
         try:
-            found = self._server.run("claim", holder, lease, limit, max_bytes, token, most_lost, _LOST, *others)
+            found = self._server.run("claim", holder, lease, token, most_lost, _LOST, *words)
         except StoreUnavailable:
             self._unanswered[holder] = token
             raise

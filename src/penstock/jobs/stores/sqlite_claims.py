@@ -6,13 +6,13 @@ Each function is part of one transaction, which its caller has begun.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.hosting.host_clock import Reading
 from penstock.jobs.rules.attempts import Cause, judge
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Hold, Renewed
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Hold, Renewed, Room
 from penstock.jobs.stores.sqlite_endings import Endings, read_held
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
 from penstock.jobs.stores.sqlite_rows import (
@@ -65,7 +65,7 @@ _WAITING: Final = (
 _LEASED: Final = NUMBERS[JobState.LEASED]
 
 
-def may_claim(connection: sqlite3.Connection, queue: int, services: Collection[str], now: Reading) -> bool:
+def may_claim(connection: sqlite3.Connection, queue: int, rooms: Sequence[Room], now: Reading) -> bool:
     """Whether a claim would change anything.  It only reads: an idle consumer asks five times a second."""
     (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
     if is_due(connection, queue, now):
@@ -75,37 +75,18 @@ def may_claim(connection: sqlite3.Connection, queue: int, services: Collection[s
     if connection.execute(f"SELECT 1 FROM jobs WHERE {_LAPSED} LIMIT 1", (queue, now.boottime)).fetchone():  # noqa: S608
         return True
     one = "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND service = ? LIMIT 1"
-    return any(connection.execute(one, (queue, service)).fetchone() for service in {"", *services})
+    return any(connection.execute(one, (queue, service)).fetchone() for room in rooms for service in room.services)
 
 
 def claim_jobs(
-    connection: sqlite3.Connection,
-    queue: int,
-    holder: str,
-    *,
-    lease: float,
-    limit: int,
-    max_bytes: int,
-    services: Collection[str],
-    now: Reading,
+    connection: sqlite3.Connection, queue: int, holder: str, *, lease: float, rooms: Sequence[Room], now: Reading
 ) -> list[ClaimedJob]:
     """See `Store.claim`."""
     catch_up(connection, queue, now)
     (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
-    if paused or limit < 1:
+    if paused:
         return []
-    wanted = sorted({"", *services})
-    candidates = _lapsed(connection, queue, wanted, limit, now)
-    for service in wanted:
-        candidates += map(_Candidate._make, connection.execute(_WAITING, (queue, service, limit)))
-    candidates.sort(key=lambda each: each[:2])
-    taken: list[_Candidate] = []
-    room = max_bytes
-    for each in candidates[:limit]:
-        room -= each.size
-        if room < 0 and taken:
-            break
-        taken.append(each)
+    taken = [each for room in rooms if room.jobs > 0 for each in _first(connection, queue, room, now)]
     bodies = _bodies(connection, [each.seq for each in taken if each.size])
     until = now.boottime + lease
     changes: list[tuple[tuple[Any, ...], int]] = []
@@ -162,6 +143,22 @@ def renew_leases(
     return [Renewed(Answer.LOST) if each is None else Renewed(Answer.OK, bool(each[1])) for each in found]
 
 
+def _first(connection: sqlite3.Connection, queue: int, room: Room, now: Reading) -> list[_Candidate]:
+    """The jobs for one room."""
+    candidates = _lapsed(connection, queue, room.services, room.jobs, now)
+    for service in room.services:
+        candidates += map(_Candidate._make, connection.execute(_WAITING, (queue, service, room.jobs)))
+    candidates.sort(key=lambda each: each[:2])
+    taken: list[_Candidate] = []
+    left = room.nbytes
+    for each in candidates[: room.jobs]:
+        left -= each.size
+        if left < 0 and taken:
+            break
+        taken.append(each)
+    return taken
+
+
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]:
     bodies: dict[int, bytes] = {}
     for places in chunks(seqs):
@@ -170,7 +167,7 @@ def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]
 
 
 def _lapsed(
-    connection: sqlite3.Connection, queue: int, services: list[str], limit: int, now: Reading
+    connection: sqlite3.Connection, queue: int, services: Sequence[str], limit: int, now: Reading
 ) -> list[_Candidate]:
     """The first `limit` jobs whose lease has run out and that may be claimed; those whose run ends by it end here."""
     places = ",".join("?" * len(services))

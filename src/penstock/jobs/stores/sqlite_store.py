@@ -19,7 +19,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -34,7 +34,18 @@ from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
-from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, KeptInput, NewJob, Renewed, StoreFull
+from penstock.jobs.store import (
+    Answer,
+    AttemptEnd,
+    ClaimedJob,
+    Delivery,
+    Hold,
+    KeptInput,
+    NewJob,
+    Renewed,
+    Room,
+    StoreFull,
+)
 from penstock.jobs.stores import sqlite_claims, sqlite_endings, sqlite_submitters
 from penstock.jobs.stores.sqlite_advice import advise_on_file
 from penstock.jobs.stores.sqlite_passing import catch_up, is_due
@@ -220,22 +231,13 @@ class SqliteStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(
-        self, holder: str, *, lease: float, limit: int, max_bytes: int, services: Collection[str]
-    ) -> list[ClaimedJob]:
+    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
         """See `Store`."""
-        if not self._read(lambda connection, now: sqlite_claims.may_claim(connection, self._number, services, now)):
+        if not self._read(lambda connection, now: sqlite_claims.may_claim(connection, self._number, rooms, now)):
             return []
         return self._write(
             lambda connection, now: sqlite_claims.claim_jobs(
-                connection,
-                self._number,
-                holder,
-                lease=lease,
-                limit=limit,
-                max_bytes=max_bytes,
-                services=services,
-                now=now,
+                connection, self._number, holder, lease=lease, rooms=rooms, now=now
             )
         )
 

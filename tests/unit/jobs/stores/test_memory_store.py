@@ -8,7 +8,7 @@ import pytest
 
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob, Store
+from penstock.jobs.store import AttemptEnd, NewJob, Room, Store
 from penstock.jobs.stores import memory_store
 from penstock.jobs.stores.memory_job import MemoryJob
 from penstock.jobs.stores.memory_store import MOST_LEFT_OVER, MemoryStore
@@ -46,9 +46,9 @@ def test_the_time_is_told_by_the_functions_given():
     (job,) = store.submit([NewJob("a", delay=2.0)])
     assert (job.state, job.created, job.not_before) == (JobState.SCHEDULED, 1000.0, 1002.0)
     times["now"] = 6.99
-    assert store.claim("h", lease=30.0, limit=1, max_bytes=100, services=()) == []
+    assert store.claim("h", lease=30.0, rooms=[Room(("",), 1, 100)]) == []
     times["now"] = 7.0
-    (claimed,) = store.claim("h", lease=30.0, limit=1, max_bytes=100, services=())
+    (claimed,) = store.claim("h", lease=30.0, rooms=[Room(("",), 1, 100)])
     assert claimed.hold == ("a", 1)
 
 
@@ -67,7 +67,7 @@ def test_the_url_of_a_store_in_memory_names_the_same_jobs_each_time(named):
 
 
 def claim(store, limit=1, lease=30.0, services=()):
-    return store.claim("h", lease=lease, limit=limit, max_bytes=1 << 30, services=services)
+    return store.claim("h", lease=lease, rooms=[Room(("", *services), limit, 1 << 30)])
 
 
 def test_a_claim_looks_at_few_jobs_however_many_wait(monkeypatch):

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, StoreUnavailable
 from penstock.hosting import sqlite_file
 from penstock.hosting.host_clock import HostClock
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, NewJob, StoreFull
+from penstock.jobs.store import AttemptEnd, NewJob, Room, StoreFull
 from penstock.jobs.stores import sqlite_submitters, sqlite_writer
 from penstock.jobs.stores.opening import open_store as open_by_url
 from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
@@ -267,7 +267,7 @@ def limit_pages(store, extra):
 
 def test_a_full_disk_is_told_and_costs_nothing_that_was_kept(store):
     store.submit([NewJob("kept", b"1")])
-    (job,) = store.claim("me", lease=30, limit=1, max_bytes=9, services=())
+    (job,) = store.claim("me", lease=30, rooms=[Room(("",), 1, 9)])
     limit_pages(store, 1)
     with pytest.raises(StoreUnavailable, match="the disk is full"):
         store.submit([NewJob("large", b"x" * 100_000)])
@@ -288,7 +288,7 @@ def test_new_jobs_leave_the_reserve_of_the_disk_and_what_is_there_goes_on(open_s
     with pytest.raises(StoreFull):
         store.submit([NewJob("b")])
     assert store.submit([NewJob("c", key="k")])[0] == job  # it is there already
-    (claimed,) = store.claim("me", lease=30, limit=1, max_bytes=9, services=())
+    (claimed,) = store.claim("me", lease=30, rooms=[Room(("",), 1, 9)])
     large = AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=bytes(700_000))
     assert store.end_attempts([large]) == ["unknown"]
     assert store.end_attempts([AttemptEnd(claimed.hold, JobState.SUCCEEDED, result=b"2")]) == ["ok"]

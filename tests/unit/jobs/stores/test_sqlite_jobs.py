@@ -13,7 +13,7 @@ import pytest
 
 from penstock.errors import ConfigError, JobConflict, StoreUnavailable
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, NewJob, Renewed
+from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, NewJob, Renewed, Room
 from penstock.jobs.stores import sqlite_writer
 from penstock.jobs.stores.sqlite_rows import CHUNK
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def claim(store, holder="me", *, lease=30.0, limit=100, max_bytes=1 << 20, services=()):
-    return store.claim(holder, lease=lease, limit=limit, max_bytes=max_bytes, services=services)
+    return store.claim(holder, lease=lease, rooms=[Room(("", *services), limit, max_bytes)])
 
 
 def submit(store, *ids, **fields):

@@ -1,26 +1,35 @@
--- Lease jobs.  ARGV: the holder, the lease in seconds, how many, how many bytes, the token of this call, the `lost`
--- attempt that is the last, the problem of a lost attempt, the services.
+-- Lease jobs.  ARGV: the holder, the lease in seconds, the token of this call, the `lost` attempt that is the last, the
+-- problem of a lost attempt; then for each room how many jobs, how many bytes, the number of its services, and these.
 -- The answer, for each job: its record, spec and body.  A call that comes twice gets the same jobs twice.
-local MOST_PASSED_OVER = 200  -- jobs that end, instead of being handed out, in one call
+local MOST_PASSED_OVER = 200  -- jobs of a room that end, instead of being handed out, in one call
 local RESTART_GAP = 8         -- how many fences of a job a server may have forgotten with its last second
 
-local holder, lease, limit, most_bytes = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[5], tonumber(ARGV[6]), ARGV[7]
-local services = {''}
-for number = 8, #ARGV do services[#services + 1] = ARGV[number] end
-
-local answer, claimed, size = {}, {}, 0
-
-local function fits(body)
-  return #claimed < limit and (#claimed == 0 or size + #body <= most_bytes)
+local holder, lease = ARGV[1], tonumber(ARGV[2])
+local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local rooms, room_of = {}, {}  -- in their order, and by service
+local first = 6
+while first <= #ARGV do
+  local room = {limit = tonumber(ARGV[first]), most_bytes = tonumber(ARGV[first + 1]), services = {}, jobs = 0, size = 0}
+  rooms[#rooms + 1] = room
+  for number = first + 3, first + 2 + ARGV[first + 2] do
+    room.services[#room.services + 1] = ARGV[number]
+    room_of[ARGV[number]] = room
+  end
+  first = first + 3 + ARGV[first + 2]
 end
 
-local function hand_out(job, packed, spec, body)
+local answer, claimed = {}, {}
+
+local function fits(room, body)
+  return room.jobs < room.limit and (room.jobs == 0 or room.size + #body <= room.most_bytes)
+end
+
+local function hand_out(room, job, packed, spec, body)
   answer[#answer + 1] = packed
   answer[#answer + 1] = spec
   answer[#answer + 1] = body
   claimed[#claimed + 1] = {job.id, job.fence}
-  size = size + #body
+  room.jobs, room.size = room.jobs + 1, room.size + #body
 end
 
 -- The jobs of this same call, whose answer was lost; those for which there is no room now are given back.
@@ -28,11 +37,12 @@ local function claim_again(given)
   for _, hold in ipairs(given) do
     local job, spec, body = load(hold[1], 'spec', 'body')
     if job and job.state == 'leased' and job.fence == hold[2] then
-      if fits(body) then
+      local room = room_of[job.service]
+      if room and fits(room, body) then
         leave_indexes(job)
         enter_indexes(job, now + lease)
         save(job)
-        hand_out(job, cmsgpack.pack(job), spec, body)
+        hand_out(room, job, cmsgpack.pack(job), spec, body)
       else
         end_attempt(job, job.cancel and 'cancelled' or 'waiting', job.cancel and 'cancelled' or 'released')
       end
@@ -41,13 +51,13 @@ local function claim_again(given)
 end
 
 -- What may be claimed for one service, a page at a time; the indexes are written later, so that places do not move.
-local function lane_of(service)
-  return {index = 'waiting:' .. service, page = {}, at = 1, offset = 0}
+local function lane_of(service, most)
+  return {index = 'waiting:' .. service, page = {}, at = 1, offset = 0, most = math.min(most, 100)}
 end
 
 local function head_of(lane)
   if lane.at > #lane.page and not lane.empty then
-    lane.page = call('ZRANGE', PREFIX .. lane.index, lane.offset, lane.offset + math.min(limit, 100) - 1, 'WITHSCORES')
+    lane.page = call('ZRANGE', PREFIX .. lane.index, lane.offset, lane.offset + lane.most - 1, 'WITHSCORES')
     lane.at, lane.offset = 1, lane.offset + #lane.page / 2
     lane.empty = #lane.page == 0
   end
@@ -83,7 +93,7 @@ end
 
 local generation = this_generation()
 
-local function lease_out(job, spec, body)
+local function lease_out(room, job, spec, body)
   leave_indexes(job)
   job.fence = job.fence + (job.generation == generation and 1 or RESTART_GAP)
   job.state, job.holder, job.claimed, job.claims = 'leased', holder, now, job.claims + 1
@@ -91,7 +101,27 @@ local function lease_out(job, spec, body)
   enter_indexes(job, now + lease)
   local packed = cmsgpack.pack(job)
   call('HSET', PREFIX .. 'job:' .. job.id, 'live', packed)
-  hand_out(job, packed, spec, body)
+  hand_out(room, job, packed, spec, body)
+end
+
+-- Lease the first jobs that fit into a room.
+local function fill(room)
+  local lanes = {}
+  for _, service in ipairs(room.services) do lanes[#lanes + 1] = lane_of(service, room.limit) end
+  for _ = 1, room.limit + MOST_PASSED_OVER do
+    local lane, member = best_of(lanes)
+    if not lane or room.jobs == room.limit then break end
+    lane.at = lane.at + 2
+    local job, spec, body = load(id_of_place(member), 'spec', 'body')
+    if job and spec and not fits(room, body) then break end
+    if job then see_time(job) end
+    if job and lease_ran_out(job) then lose(job) end
+    if job and job.state == 'waiting' and place(job) == member then
+      lease_out(room, job, spec, body)
+    else
+      drop(lane.index, member)
+    end
+  end
 end
 
 local given = call('GET', token)
@@ -100,22 +130,7 @@ if given then
 elseif not call('HGET', META, 'paused') then
   see_time_of_all()
   write_indexes()
-  local lanes = {}
-  for _, service in ipairs(services) do lanes[#lanes + 1] = lane_of(service) end
-  for _ = 1, limit + MOST_PASSED_OVER do
-    local lane, member = best_of(lanes)
-    if not lane or #claimed == limit then break end
-    lane.at = lane.at + 2
-    local job, spec, body = load(id_of_place(member), 'spec', 'body')
-    if job and spec and not fits(body) then break end
-    if job then see_time(job) end
-    if job and lease_ran_out(job) then lose(job) end
-    if job and job.state == 'waiting' and place(job) == member then
-      lease_out(job, spec, body)
-    else
-      drop(lane.index, member)
-    end
-  end
+  for _, room in ipairs(rooms) do fill(room) end
   if #claimed > 0 then
     call('SET', token, cmsgpack.pack(claimed), 'PX', string.format('%.0f', math.max(1, math.min(lease, 86400) * 1000)))
   end

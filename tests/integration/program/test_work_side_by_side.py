@@ -1,0 +1,110 @@
+"""Several services in one consumer, and several hosts that inputs come from: what is slow holds up nothing else."""
+
+from __future__ import annotations
+
+import signal
+import socket
+
+import pytest
+from served import PENSTOCK, Program
+from waiting import until_now
+
+from penstock import jobs
+
+SERVICES = """
+import os
+import time
+from pathlib import Path
+
+import penstock as ps
+
+
+class Gate(ps.Stage):
+    def predict(self, x: int) -> int:
+        while not Path("gate").exists():
+            time.sleep(0.01)
+        return x
+
+
+class Dies(ps.Stage):
+    def setup(self):
+        while Path("died").exists() and not Path("gate").exists():
+            time.sleep(0.01)
+
+    def predict(self, x: int) -> int:
+        Path("died").touch()
+        os._exit(1)
+
+
+class Double(ps.Stage):
+    def predict(self, x: int) -> int:
+        return 2 * x
+
+
+gate = ps.Service(Gate, name="gate")
+dies = ps.Service(Dies, name="dies")
+fast = ps.Service(Double, name="fast")
+"""
+
+
+class Work:
+    def __init__(self, folder):
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/q.db"
+        self.programs = []
+        (folder / "models.py").write_text(SERVICES)
+
+    def start(self, *words):
+        program = Program(self.folder, *PENSTOCK, "work", *words, "--queue", self.url)
+        self.programs.append(program)
+        program.wait_for("working on")
+        return program
+
+
+@pytest.fixture
+def work(tmp_path):
+    made = Work(tmp_path)
+    yield made
+    (tmp_path / "gate").touch()
+    for program in made.programs:
+        program.destroy()
+
+
+@pytest.fixture
+def silent():
+    """The address of a server that accepts everybody and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=200) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("slow", ["gate", "dies"])
+def test_a_service_that_is_slow_or_restarts_holds_up_no_other(work, slow):
+    with jobs.connect(work.url) as q:
+        program = work.start(f"models:{slow}", "models:fast")
+        behind = q.submit_many([{"input": n, "service": slow} for n in range(60)])
+        until_now(lambda: q.stats().leased, "a job is held")
+        if slow == "dies":
+            until_now((work.folder / "died").exists, "the worker has died")
+        for n in range(3):
+            assert q.result(q.submit(n, service="fast"), timeout=20) == 2 * n
+        assert not any(job.has_ended for job in map(q.get, behind))
+        program.signal(signal.SIGTERM)
+        (work.folder / "gate").touch()
+        assert program.wait() == 0, program.output
+
+
+def test_transfers_of_one_service_that_hang_hold_up_none_of_another(work, silent):
+    (work.folder / "21.json").write_text("21")
+    with jobs.connect(work.url) as q:
+        program = work.start(
+            *("models:gate", "models:fast", "--allow-net", "127.0.0.0/8", "--allow-input", f"file://{work.folder}/"),
+            *("--allow-output", f"file://{work.folder}/", "--drain", "0"),
+        )
+        behind = q.submit_many([{"input_url": f"{silent}/{n}", "service": "gate"} for n in range(60)])
+        until_now(lambda: q.stats().leased >= 8, "inputs are fetched")
+        output = f"file://{work.folder}/out.json"
+        job = q.submit(input_url=f"file://{work.folder}/21.json", output=output, service="fast")
+        assert q.result(job, timeout=20) == output
+        assert not any(job.has_ended for job in map(q.get, behind))
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0, program.output
