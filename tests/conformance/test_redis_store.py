@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from waiting import until_now
 
 from penstock.errors import ConfigError
+from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.rules.waiting_bounds import WaitingBounds
-from penstock.jobs.store import NewJob
+from penstock.jobs.store import Answer, AttemptEnd, NewJob, Room
 from penstock.jobs.stores.redis_store import MOST_SUBMITTED
 from penstock.testing.stores import StoreSuite
 from redis_server import private_redis
@@ -27,6 +29,22 @@ def test_one_call_submits_no_more_than_the_server_does_soon(redis):
         store.submit(many)
     assert store.stats().waiting == 0
     assert len(store.submit(many[:-1])) == MOST_SUBMITTED
+    store.close()
+
+
+def test_a_job_that_an_earlier_version_has_submitted_is_claimed_wherever_its_input_is(redis, monkeypatch):
+    store = redis.connect("earlier")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(NewJob, "host", "")
+        store.submit([NewJob("a", input_url="https://in/a")])
+    store.submit([NewJob("b", input_url="https://in/b")])
+    (claimed,) = store.claim("h", lease=30.0, rooms=[Room(("",), 9, 9)])
+    assert (claimed.id, claimed.host) == ("a", "https://in")
+    rests = AttemptEnd(claimed.hold, JobState.SCHEDULED, rest=0.001)
+    assert store.end_attempts([rests]) == [Answer.OK]
+    store.submit([NewJob("c")])
+    until_now(lambda: store.stats().waiting == 3)
+    assert [job.id for job in store.claim("h", lease=30.0, rooms=[Room(("",), 9, 9)])] == ["a", "c"]
     store.close()
 
 

@@ -4,7 +4,7 @@ Contract
 --------
 * Room is counted for each service by itself.  A service that is not READY or BUSY, is short of memory, or has filled
   its part of the spool is left out of the claims, and holds up no other.
-* What is held of a service and not begun is bounded (`rules/credit.py`).
+* What is held of a service and not begun is bounded, and so are the inputs that are fetched (`rules/credit.py`).
 * A service without a job is asked for again after `poll` seconds, and a store that does not answer after rests that
   grow.
 """
@@ -16,12 +16,13 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.core.clock import Clock
 from penstock.hosting.fault_points import hit
 from penstock.hosting.loop_clock import wait_on
 from penstock.jobs.held_work import HeldWork, Holding
+from penstock.jobs.host_places import host_share
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.rules.credit import credit
 from penstock.jobs.spool import Spool
@@ -35,6 +36,9 @@ MOST_NAMELESS: Final = 64
 """The most jobs held that name no service where here are several: each is refused as soon as it is claimed."""
 TICK_SECONDS: Final = 1.0
 """How often it is looked for room where nothing has told of any."""
+
+Kind: TypeAlias = tuple[str, bool]
+"""Jobs that have a room of their own: those of a service whose input is in the store, or, with True, is fetched."""
 
 
 class Claiming:
@@ -86,10 +90,10 @@ class Claiming:
         self._rested = asyncio.Event()
         """Set when a rest is over."""
         self._look_is_due = False
-        self._fetches: dict[str, bool] = {}
-        """For each service, whether a job of it that was claimed lately has an input to be fetched."""
-        self._rests: dict[str, float] = {}
-        """Until when a service is not asked for by itself, because it had no job."""
+        self._fetched_first = False
+        """Whether jobs whose input is fetched go first where there is room for few; each claim changes it."""
+        self._rests: dict[Kind, float] = {}
+        """Until when jobs of a kind are not asked for by themselves, because there were none."""
 
     def stop(self) -> None:
         """Claim nothing more.  What a call that is under way brings is held, and released."""
@@ -114,7 +118,7 @@ class Claiming:
             self.turned = self._clock.now()
             self._changed.clear()
             rooms = self._rooms()
-            rest = min([self._rests.get(service, 0.0) for service in rooms], default=math.inf) - self.turned
+            rest = min([self._rests.get(kind, 0.0) for kind in rooms], default=math.inf) - self.turned
             if rest > 0:
                 await wait_on(self._clock, self._changed, min(rest, TICK_SECONDS))
                 continue
@@ -128,37 +132,48 @@ class Claiming:
             hit("after_claim")
             self._begin(claimed, sent + self._options.lease)
             # Where there were fewer than asked for there may be more all the same: bytes are bounded, too.
-            with_jobs = {self._service_of(job) for job in claimed}
-            self._rests |= {service: self._clock.now() + self._options.poll for service in rooms.keys() - with_jobs}
+            with_jobs = {(self._service_of(job), job.input_url is not None) for job in claimed}
+            self._rests |= {kind: self._clock.now() + self._options.poll for kind in rooms.keys() - with_jobs}
+            self._fetched_first = not self._fetched_first
             if not claimed and self._options.until_empty and await self._is_done():
                 return True
         return False
 
-    def _rooms(self) -> dict[str, Room]:
-        """The room for each service that has some."""
-        held, begun = Counter[str](), Counter[str]()
+    def _rooms(self) -> dict[Kind, Room]:
+        """The rooms of each service that has some."""
+        held, ready = Counter[str](), Counter[str]()
+        fetching: dict[str, Counter[str]] = {name: Counter() for name in self._targets}
         for job in self._holding.jobs():
             held[job.service] += 1
-            begun[job.service] += job.begun
-        rooms = {}
+            if job.fetching and job.service:
+                fetching[job.service][job.claimed.host] += 1
+            else:
+                ready[job.service] += not job.begun
+        rooms: dict[Kind, Room] = {}
         for name, target in self._targets.items():
             engine = target.service.engine
             if engine is None or not engine.state.accepting or engine.memory_short or self._spool.full(name):
                 continue
-            jobs, nbytes = credit(
+            downloads, at_hosts = self._downloads[name], fetching[name]
+            jobs, fetched, nbytes = credit(
                 held=held[name],
-                begun=begun[name],
+                fetching=at_hosts.total(),
+                ready=ready[name],
                 held_bytes=self._holding.bytes_of(name),
                 window=target.batch_items,
-                downloads=self._downloads[name] if self._fetches.get(name) else 0,
+                downloads=downloads,
                 concurrency=self._options.concurrency,
                 max_bytes=self._max_held_bytes,
+                fetched_first=self._fetched_first,
             )
+            services = (name, "") if name == self._default else (name,)
             if jobs:
-                services = (name, "") if name == self._default else (name,)
-                rooms[name] = Room(services, min(jobs, MOST_CLAIMED), nbytes)
-        if rooms and not self._default and held[""] < MOST_NAMELESS:
-            rooms[""] = Room(("",), MOST_NAMELESS - held[""], 0)
+                rooms[name, False] = Room(services, min(jobs, MOST_CLAIMED), nbytes)
+            if fetched:
+                rooms[name, True] = Room(services, fetched, nbytes, host_share(downloads), at_hosts)
+        if rooms and not self._default and (nameless := MOST_NAMELESS - held[""]) > 0:
+            rooms["", False] = Room(("",), nameless, 0)
+            rooms["", True] = Room(("",), nameless, 0, nameless)
         return rooms
 
     def _service_of(self, job: ClaimedJob) -> str:
@@ -166,8 +181,6 @@ class Claiming:
 
     def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
         now = self._clock.now()
-        fetching = {self._service_of(job) for job in claimed if job.input_url is not None}
-        self._fetches |= {service: service in fetching for service in map(self._service_of, claimed)}
         for each in claimed:
             job = HeldWork(each, lease_until, now, self._service_of(each))
             self._holding.add(job)

@@ -52,10 +52,10 @@ from penstock.transfer.transfers import Transfers
 
 log = guarded_logger("penstock.jobs")
 
-LEAST_DOWNLOADS: Final = 8
-MOST_DOWNLOADS: Final = 64
-"""How many inputs of a service are fetched at a time: one for each item of a batch of every worker, within these
-bounds."""
+LEAST_TRANSFERS: Final = 16
+MOST_TRANSFERS: Final = 128
+"""How many inputs of a service are fetched at a time, and how many outputs stored: two for each item of a batch of
+every worker, within these bounds.  One host has half of them at most."""
 FILE_THREADS: Final = 4
 """How many files of ours are read, written or removed at a time."""
 STUCK_SECONDS: Final = 60.0
@@ -92,14 +92,14 @@ class Consumer:
         self._boot = boot
         self._open_store = open_store
         self._store: Store | None = None
-        downloads = {
-            name: max(LEAST_DOWNLOADS, min(MOST_DOWNLOADS, target.batch_items))
+        at_once = {
+            name: max(LEAST_TRANSFERS, min(MOST_TRANSFERS, 2 * target.batch_items))
             for name, target in self._targets.items()
         }
         max_held_bytes = max(1, options.max_held_bytes // len(self._targets))
         self._store_threads = threads(4, "penstock-store")
         self._file_threads = threads(FILE_THREADS, "penstock-files")
-        self._transfer_threads = {name: threads(2 * most, "penstock-transfer") for name, most in downloads.items()}
+        self._transfer_threads = {name: threads(2 * most, "penstock-transfer") for name, most in at_once.items()}
         folder = Path(options.spool).resolve() if options.spool is not None else None
         self.spool = Spool(folder, max(1, options.max_spool // len(self._targets)), self.holding, self._file_threads)
         self.renewing = Renewing(
@@ -121,7 +121,7 @@ class Consumer:
             is_done=self._all_done,
             spool=self.spool,
             store_watch=self.store_watch,
-            downloads=downloads,
+            downloads=at_once,
             max_held_bytes=max_held_bytes,
             clock=clock,
             boot=boot,
@@ -145,7 +145,7 @@ class Consumer:
             dropped=self._drop,
             broke=self._finish,
             moved_on=self._claiming.look_soon,
-            downloads=downloads,
+            uploads=at_once,
             max_held_bytes=max_held_bytes,
             draw=draw,
         )

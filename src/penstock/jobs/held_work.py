@@ -78,6 +78,11 @@ class HeldWork:
         return self.end is not None or (self.ticket is not None and bool(self.engine.begun(self.ticket)))
 
     @property
+    def fetching(self) -> bool:
+        """Whether it waits for an input that is elsewhere."""
+        return self.claimed.input_url is not None and self.step in (None, JobStep.DOWNLOAD) and self.end is None
+
+    @property
     def useless(self) -> bool:
         """Whether its result is of no use to anybody."""
         return self.lost or self.cancelled

@@ -39,6 +39,7 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
+from penstock.jobs.host_places import HostPlaces
 from penstock.jobs.job import JobProblem
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobFormats, JobTarget
@@ -47,6 +48,7 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.spool import Spool
 from penstock.jobs.store import AttemptEnd
 from penstock.jobs.work_options import WorkOptions
+from penstock.transfer.places import host_of
 from penstock.transfer.transfers import Transfers
 
 STEP_GRACE_SECONDS = 15.0
@@ -56,10 +58,11 @@ STEP_GRACE_SECONDS = 15.0
 class Steps:
     """The steps of the jobs of one consumer.  Everything but the transport is called on the event loop's thread.
 
-    `threads` and `downloads` are for each service: the threads of its transfers, and how many of its inputs are fetched
-    at a time.  `file_threads` do what only our own disk and processor can hold up.  `max_held_bytes` is how many bytes
-    may be held for a service.  `fence_holds` asks the store whether the job is still ours.  `moved_on` is called when
-    the model may have begun with further jobs.  `wall` tells Unix seconds, and `boot` the time on the clock of leases.
+    `threads` and `uploads` are for each service: the threads of its transfers, and how many of its outputs are stored
+    at a time; whoever claims bounds the inputs.  `file_threads` do what only our own disk and processor can hold up.
+    `max_held_bytes` is how many bytes may be held for a service.  `fence_holds` asks the store whether the job is still
+    ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and `boot`
+    the time on the clock of leases.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Steps:
         dropped: Callable[[HeldWork], None],
         broke: Callable[[BaseException], None],
         moved_on: Callable[[], None],
-        downloads: Mapping[str, int],
+        uploads: Mapping[str, int],
         max_held_bytes: int,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -104,7 +107,7 @@ class Steps:
         self._broke = broke
         self._moved_on = moved_on
         self._draw = draw
-        self._download_slots = {service: asyncio.Semaphore(most) for service, most in downloads.items()}
+        self._upload_places = {service: HostPlaces(most) for service, most in uploads.items()}
         self._max_held_bytes = max_held_bytes
         self._roomier = asyncio.Event()
         """Set whenever bytes that were held are given back."""
@@ -167,19 +170,18 @@ class Steps:
     # -- fetch --------------------------------------------------------------------------------------------------------
 
     async def _download(self, job: HeldWork, target: JobTarget, formats: JobFormats, url: str) -> None:
-        async with self._download_slots[job.service]:
-            if not await self._lease(job):
-                return
-            self._enter(job, JobStep.DOWNLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
-            hit("before_download")
-            try:
-                got = await self._threads[job.service].run(
-                    partial(self._transfers.download, url, job.claimed.id, job.claimed.fence, lambda: job.unwanted)
-                )
-            except TransferError as error:
-                self._fail(job, error)
-                return
-            hit("after_download")
+        if not await self._lease(job):
+            return
+        self._enter(job, JobStep.DOWNLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+        hit("before_download")
+        try:
+            got = await self._threads[job.service].run(
+                partial(self._transfers.download, url, job.claimed.id, job.claimed.fence, lambda: job.unwanted)
+            )
+        except TransferError as error:
+            self._fail(job, error)
+            return
+        hit("after_download")
         job.file = got
         if target.takes_file:
             payload: Payload = bytes(join_payload(pickle_.dumps(got.path)))
@@ -288,51 +290,62 @@ class Steps:
     # -- store --------------------------------------------------------------------------------------------------------
 
     async def _upload(self, job: HeldWork, output: str, result: bytes, media: str) -> None:
-        claimed = job.claimed
-        tries = claimed.attempts.get(Cause.TRANSFER, 0)
         job.end = AttemptEnd(job.hold, JobState.SUCCEEDED, result=result, content_type=media)
-        while await self._lease(job):
-            self._enter(job, JobStep.UPLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
-            hit("before_upload")
-            try:
-                end = await self._spool.load(job)
-                if end.to is not JobState.SUCCEEDED:
-                    self._end(job, end)
-                    return
-                if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
-                    continue  # lost: the next look at the lease says so; or unknown: it waits for a renewal
-                await self._threads[job.service].run(
-                    partial(
-                        self._transfers.write_output,
-                        output,
-                        claimed.id,
-                        claimed.fence,
-                        end.result,
-                        media,
-                        lambda: job.useless,
-                    )
-                )
-            except TransferStopped:
-                continue  # the look at the lease ends it
-            except TransferFailed as error:
-                tries += 1
-                if tries >= MOST_ATTEMPTS[Cause.TRANSFER]:
-                    self._fail(job, error, {**claimed.attempts, Cause.TRANSFER: tries - 1})
-                    return
-                self._counters.attempt_failed(Cause.TRANSFER)
-                job.end = msgspec.structs.replace(job.end, transfers=job.end.transfers + 1)
-                await self._spool.spill(job)
-                # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
-                rest = rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
+        places, host = self._upload_places[job.service], host_of(output)
+        rest: float | None = 0.0
+        while rest is not None:
+            if rest:
                 job.enter(JobStep.UPLOAD, self._clock.now())
                 await self._rest(job, rest)
-            except TransferRefused as error:
-                self._fail(job, error)
-                return
-            else:
-                hit("after_upload")
-                self._end(job, AttemptEnd(job.hold, JobState.SUCCEEDED, content_type=media))
-                return
+            turn = places.ask(host)
+            try:
+                await self._until_turn(job, turn)
+                rest = await self._store(job, output, media) if await self._lease(job) else None
+            finally:
+                places.give_back(host, turn)
+
+    async def _store(self, job: HeldWork, output: str, media: str) -> float | None:
+        """Try once to store the output of `job`: the seconds until the next try, or None, and the attempt was ended."""
+        claimed = job.claimed
+        self._enter(job, JobStep.UPLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+        hit("before_upload")
+        try:
+            end = await self._spool.load(job)
+            if end.to is not JobState.SUCCEEDED:
+                self._end(job, end)
+                return None
+            if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
+                return 0.0  # lost: the next look at the lease says so; or unknown: it waits for a renewal
+            await self._threads[job.service].run(
+                partial(
+                    self._transfers.write_output,
+                    output,
+                    claimed.id,
+                    claimed.fence,
+                    end.result,
+                    media,
+                    lambda: job.useless,
+                )
+            )
+        except TransferStopped:
+            return 0.0  # the look at the lease ends it
+        except TransferFailed as error:
+            tries = claimed.attempts.get(Cause.TRANSFER, 0) + end.transfers + 1
+            if tries >= MOST_ATTEMPTS[Cause.TRANSFER]:
+                self._fail(job, error, {**claimed.attempts, Cause.TRANSFER: tries - 1})
+                return None
+            self._counters.attempt_failed(Cause.TRANSFER)
+            assert job.end is not None
+            job.end = msgspec.structs.replace(job.end, transfers=end.transfers + 1)
+            await self._spool.spill(job)
+            # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
+            return rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
+        except TransferRefused as error:
+            self._fail(job, error)
+            return None
+        hit("after_upload")
+        self._end(job, AttemptEnd(job.hold, JobState.SUCCEEDED, content_type=media))
+        return None
 
     # -- the end of an attempt ----------------------------------------------------------------------------------------
 
@@ -418,6 +431,14 @@ class Steps:
         if not wanted:
             self._leave(job)
         return wanted
+
+    async def _until_turn(self, job: HeldWork, turn: asyncio.Future[None]) -> None:
+        """Wait for a place, or until nobody wants the result of `job`."""
+        while not turn.done() and not job.useless:
+            woken = asyncio.get_running_loop().create_future()
+            job.resume = partial(_resolve, woken)
+            await asyncio.wait((turn, woken), return_when=asyncio.FIRST_COMPLETED)
+            job.resume = None
 
     async def _rest(self, job: HeldWork, seconds: float) -> None:
         """Wait so long, or until `job` is withdrawn or its lease was renewed late."""

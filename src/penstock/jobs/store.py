@@ -18,7 +18,8 @@ Contract
   `LEASE_RAN_OUT`.
 * A claim says for which services there is room, and how much.  In each room higher priority is claimed first, then what
   was submitted earlier, also by a job that was released or retried.  Jobs whose lease ran out stand among the others.
-  No room holds up another.
+  A job that rests stands behind what was submitted before its rest began.  No room holds up another.
+* Jobs whose inputs are elsewhere have rooms of their own, in which a host is passed over that has its share already.
 * Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.  The attempt whose
   lease ran out ends so too, and is not counted.
 * A deadline binds until a claim.  Who holds the job may commit later.
@@ -37,8 +38,9 @@ the same URL once more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -47,6 +49,7 @@ from penstock.errors import ConfigError, StoreUnavailable
 from penstock.jobs.job import Job, JobProblem, Stats, StoredResult
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
+from penstock.transfer.places import host_of
 
 LEASE_RAN_OUT = JobProblem(type="", message="the lease ran out without a word of its holder")
 """The error of a job whose last attempt was lost."""
@@ -73,10 +76,19 @@ class Room(NamedTuple):
     """How much a claim may take for some services together."""
 
     services: tuple[str, ...]
-    """Their names; "" is for jobs that name no service.  No service is in two rooms of a claim."""
+    """Their names; "" is for jobs that name no service.  No service is in two rooms of a kind."""
     jobs: int
     nbytes: int
     """The most bytes of their inputs together; the first job may have more."""
+    of_host: int = 0
+    """Most jobs whose input is at one host (`host_of`); 0 in a room for jobs whose input is in the store."""
+    at_hosts: Mapping[str, int] = MappingProxyType({})
+    """For a host how many of these are held already."""
+
+    @property
+    def full_hosts(self) -> list[str]:
+        """The hosts that have their share already."""
+        return [host for host, jobs in self.at_hosts.items() if jobs >= self.of_host]
 
 
 class Answer(StrEnum):
@@ -111,6 +123,11 @@ class NewJob(msgspec.Struct, frozen=True):
     input_url: str | None = None
     output: str | None = None
 
+    @property
+    def host(self) -> str:
+        """Where its input is; "" in the store."""
+        return "" if self.input_url is None else host_of(self.input_url)
+
 
 class KeptInput(NamedTuple):
     """A job's input as a store has it."""
@@ -142,6 +159,11 @@ class ClaimedJob(msgspec.Struct, frozen=True):
     def hold(self) -> Hold:
         """The claim."""
         return Hold(self.id, self.fence)
+
+    @property
+    def host(self) -> str:
+        """Where its input is; "" in the store."""
+        return "" if self.input_url is None else host_of(self.input_url)
 
 
 class Renewed(NamedTuple):
@@ -287,7 +309,7 @@ class Store(Protocol):
     def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
         """Lease the first jobs that fit into each of `rooms`, for `lease` seconds.
 
-        None is passed over: a room takes nothing more from the first job on that does not fit.
+        Jobs are passed over only for their host: a room takes nothing more from the first one on that does not fit.
         """
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:

@@ -140,7 +140,9 @@ def take(
     services: Sequence[str] = (),
 ) -> list[ClaimedJob]:
     """Claim all there is for any of `services` or for any service, for long, unless the options say otherwise."""
-    return store.claim(holder, lease=lease, rooms=[Room(("", *services), limit, max_bytes)])
+    names = ("", *services)
+    rooms = [Room(names, limit, max_bytes), Room(names, limit, max_bytes, of_host=max(limit, 1))]
+    return store.claim(holder, lease=lease, rooms=rooms)
 
 
 def take_one(store: Store, holder: str = "h", **options: Any) -> ClaimedJob:

@@ -99,6 +99,57 @@ class HolderTests(StoreCase):
             assert ids(store.claim("h", lease=LONG, rooms=rooms)) == ["b", "f", "g"]
             assert store.claim("h", lease=LONG, rooms=[]) == []
 
+    def test_a_rest_puts_a_job_behind_what_was_submitted_before_it(self) -> None:
+        """At its priority; the order of submission stays."""
+        with self.opened() as store:
+            store.submit([NewJob("a"), NewJob("b"), NewJob("c", priority=-1), NewJob("d")])
+            first, second = (job.hold for job in take(store, limit=2))
+            store.end_attempts([failure(second, JobState.SCHEDULED, rest=SHORT)])
+            store.end_attempts([failure(first, JobState.SCHEDULED, rest=SHORT)])
+            put(store, "e")
+            self.until(lambda: [see(store, name).state for name in "ab"] == [JobState.WAITING] * 2)
+            claimed = take(store, limit=1)
+            assert ids(claimed) == ["d"]
+            store.end_attempts([handed_back(claimed[0].hold)])
+            assert ids(take(store)) == ["d", "b", "a", "e", "c"]
+            assert ids(store.list_jobs(None, 9, None)) == ["a", "b", "c", "d", "e"]
+
+    def test_jobs_whose_input_is_elsewhere_have_rooms_of_their_own(self) -> None:
+        """Where they have none, the others are claimed all the same."""
+        with self.opened() as store:
+            for name in "abcd":
+                put(store, name, input_url=f"https://in/{name}" if name < "c" else None)
+            assert ids(store.claim("h", lease=LONG, rooms=[Room(("",), 9, MUCH)])) == ["c", "d"]
+            assert ids(store.claim("h", lease=LONG, rooms=[Room(("",), 1, MUCH, of_host=9)])) == ["a"]
+            assert ids(store.claim("h", lease=LONG, rooms=[Room(("",), 9, 0, of_host=9)])) == ["b"]
+
+    def test_a_host_that_has_its_share_is_passed_over(self) -> None:
+        """What is held counts, and what the claim takes; the others come in their order."""
+        with self.opened() as store:
+            for number in range(40):
+                put(store, f"x{number:02}", input_url=f"https://x/{number}")
+            for name, host in zip("abcd", ("y", "z", "y", "z"), strict=True):
+                put(store, name, input_url=f"HTTPS://{host}?{name}", priority=int(name == "d"))
+
+            def claim(jobs: int, held: int) -> list[str]:
+                room = Room(("",), jobs, MUCH, of_host=3, at_hosts={"https://x": held})
+                return ids(store.claim("h", lease=LONG, rooms=[room]))
+
+            assert claim(3, held=2) == ["d", "x00", "a"]
+            assert claim(9, held=3) == ["b", "c"]
+            assert claim(9, held=4) == []
+            assert claim(9, held=0) == ["x01", "x02", "x03"]
+
+    def test_a_lost_job_whose_input_is_elsewhere_stands_among_those_of_its_host(self) -> None:
+        """It is passed over, too."""
+        with self.opened() as store:
+            put(store, "a", input_url="https://x/1")
+            take_one(store, lease=SHORT)
+            self.pass_time(2 * SHORT)
+            full = Room(("",), 9, MUCH, of_host=1, at_hosts={"https://x": 1})
+            assert store.claim("h", lease=LONG, rooms=[Room(("",), 9, MUCH), full]) == []
+            assert ids(self.until(lambda: take(store))) == ["a"]
+
     def test_lost_jobs_take_the_room_of_their_own_service(self) -> None:
         """Others stay where they are."""
         with self.opened() as store:

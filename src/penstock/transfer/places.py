@@ -33,7 +33,14 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{0,5}))?")
 _PRINTABLE: Final = re.compile(r"[!-~]*")
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+_AFTER_AUTHORITY: Final = re.compile(r"[/?#]")
 _STANDARD_PORTS: Final = {"http": 80, "https": 443}
+
+
+def host_of(url: str) -> str:
+    """Which host, or bucket, a URL leads to, as a text to compare; it is not judged.  All files have one."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{_AFTER_AUTHORITY.split(rest, maxsplit=1)[0]}".lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,10 +101,39 @@ def test_transfers_of_one_service_that_hang_hold_up_none_of_another(work, silent
             *("--allow-output", f"file://{work.folder}/", "--drain", "0"),
         )
         behind = q.submit_many([{"input_url": f"{silent}/{n}", "service": "gate"} for n in range(60)])
-        until_now(lambda: q.stats().leased >= 8, "inputs are fetched")
+        until_now(lambda: q.stats().leased >= 4, "inputs are fetched")
         output = f"file://{work.folder}/out.json"
         job = q.submit(input_url=f"file://{work.folder}/21.json", output=output, service="fast")
         assert q.result(job, timeout=20) == output
+        assert not any(job.has_ended for job in map(q.get, behind))
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0, program.output
+
+
+def test_inputs_that_never_come_hold_up_no_job_that_has_its_own_or_has_it_elsewhere(work, silent):
+    (work.folder / "21.json").write_text("21")
+    with jobs.connect(work.url) as q:
+        program = work.start(
+            *("models:fast", "--allow-net", "127.0.0.0/8", "--allow-input", f"file://{work.folder}/", "--drain", "0"),
+        )
+        behind = q.submit_many([{"input_url": f"{silent}/{n}"} for n in range(60)])
+        until_now(lambda: q.stats().leased, "inputs are fetched")
+        assert q.result(q.submit(4), timeout=20) == 8
+        assert q.result(q.submit(input_url=f"file://{work.folder}/21.json"), timeout=20) == 42
+        assert not any(job.has_ended for job in map(q.get, behind))
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0, program.output
+
+
+def test_outputs_that_are_never_taken_hold_up_none_for_elsewhere(work, silent):
+    with jobs.connect(work.url) as q:
+        program = work.start(
+            *("models:fast", "--allow-net", "127.0.0.0/8", "--allow-output", f"file://{work.folder}/", "--drain", "0"),
+        )
+        behind = q.submit_many([{"input": n, "output": f"{silent}/{n}"} for n in range(60)])
+        until_now(lambda: q.stats().leased == 60, "outputs are stored")
+        output = f"file://{work.folder}/out.json"
+        assert q.result(q.submit(4, output=output), timeout=20) == output
         assert not any(job.has_ended for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output

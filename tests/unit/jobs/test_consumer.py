@@ -787,6 +787,91 @@ async def test_a_fetch_that_fails_ends_the_attempt(bench, error, state, attempts
     assert (work.job().state, work.job().attempts) == (state, attempts)
 
 
+async def test_inputs_that_never_come_take_no_place_of_jobs_that_have_theirs_or_are_elsewhere(bench):
+    work = await bench()
+    work.transfers.hanging = ["https://slow/"]
+    work.transfers.inputs["https://in/b"] = b"21"
+    for n in range(60):
+        work.submit(f"s{n:02}", b"", input_url=f"https://slow/{n}")
+    await work.turn()
+    assert len(work.consumer.holding) == 8
+    work.submit("a")
+    await work.turn(0.21)
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a"]
+    work.engine.of("a").begun = True
+    work.submit("b", b"", input_url="https://in/b")
+    await work.turn(0.21)
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b"]
+    assert len(work.consumer.holding) == 10
+
+
+async def test_what_is_fetched_and_waits_for_the_model_is_bounded(bench):
+    work = await bench(fake_service(max_size=2))
+    for n in range(60):
+        work.transfers.inputs[f"https://in{n % 4}/{n}"] = b"21"
+        work.submit(f"j{n:02}", b"", input_url=f"https://in{n % 4}/{n}")
+    await work.turn(2.0)
+    assert len(work.consumer.holding) == 2 + 16
+    for ticket in work.engine.tickets[:5]:
+        ticket.begun = True
+    await work.turn(2.0)
+    assert len(work.consumer.holding) == 2 + 16 + 5
+
+
+async def test_with_a_concurrency_of_one_jobs_of_both_kinds_have_their_turn(bench):
+    work = await bench(concurrency=1)
+    for n in range(9):
+        work.transfers.inputs[f"https://in/{n}"] = b"21"
+        work.submit(f"u{n}", b"", input_url=f"https://in/{n}")
+        work.submit(f"j{n}")
+    for _ in range(4):
+        await work.turn()
+        assert len(work.consumer.holding) == 1
+        work.engine.tickets[-1].settle(b"6")
+    assert {ticket.job_id for ticket in work.engine.tickets} == {"j0", "j1", "u0", "u1"}
+
+
+async def test_outputs_at_a_host_that_hangs_have_half_of_the_places(bench):
+    work = await bench()
+    work.transfers.hanging = ["https://slow/"]
+    for n in range(40):
+        work.submit(f"s{n:02}", output=f"https://slow/{n}")
+        await work.turn(0.3)
+        work.engine.of(f"s{n:02}").settle(b"6")
+    work.submit("a", output="https://out/a")
+    await work.turn(0.3)
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.1)
+    assert work.job("a").state is JobState.SUCCEEDED
+
+
+async def test_a_result_that_waits_for_its_turn_to_be_stored_is_dropped_where_nobody_wants_it(bench):
+    work = await bench()
+    work.transfers.hanging = ["https://slow/"]
+    for n in range(9):
+        work.submit(f"s{n}", output=f"https://slow/{n}")
+        await work.turn(0.3)
+        work.engine.of(f"s{n}").settle(b"6")
+    await work.turn(0.1)
+    work.memory.cancel("s8")
+    work.renew()
+    await work.turn(0.1)
+    assert work.job("s8").state is JobState.CANCELLED
+    assert len(work.consumer.holding) == 8
+
+
+async def test_a_job_whose_fetch_failed_rests_behind_the_others(bench):
+    work = await bench(concurrency=1)
+    work.transfers.errors = [TransferFailed("slow")]
+    for name in "abc":
+        work.transfers.inputs[f"https://in/{name}"] = b"21"
+        work.submit(name, b"", input_url=f"https://in/{name}")
+    for expected in (["b"], ["b", "c"], ["b", "c", "a"]):
+        await work.turn(1.0)
+        assert [ticket.job_id for ticket in work.engine.tickets] == expected
+        work.engine.of(expected[-1]).settle(b"42")
+
+
 async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_again(bench):
     work = await bench(max_held_bytes=4)
     work.transfers.inputs["https://in/b"] = b"1234"

@@ -167,9 +167,9 @@ class Consumer:
 class PlainJob:
     """What the contract says of a job, in as few words as it takes."""
 
-    def __init__(self, priority, due, deadline) -> None:
+    def __init__(self, priority, due, deadline, turn) -> None:
         self.state, self.run, self.fence, self.attempts = "waiting" if due is None else "scheduled", 1, 0, Counter()
-        self.priority, self.due, self.deadline = priority, due, deadline
+        self.priority, self.due, self.deadline, self.turn = priority, due, deadline, turn
         self.lease_ends, self.cancel = 0.0, False
 
     def look(self, now):
@@ -201,13 +201,14 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
         self.model = {}
+        self.turns = count()
         self.watch_store()
         for _ in range(2):
             self.world.start()
 
     def watch_store(self):
         """Have the model told what holders tell the store."""
-        store, model, world = self.world.store, self.model, self.world
+        store, model, world, turns = self.world.store, self.model, self.world, self.turns
         renew, end_attempts = store.renew, store.end_attempts
 
         def renewed(holds, lease):
@@ -225,6 +226,7 @@ class Machine(RuleBasedStateMachine):
                     job.attempts.update([end.cause] * end.counts)
                     job.state = "cancelled" if goes_back and job.cancel else str(end.to)
                     job.due = world.now + end.rest
+                    job.turn = next(turns) if job.state == "scheduled" else job.turn
             return end_attempts(ends)
 
         store.renew, store.end_attempts = renewed, ended
@@ -247,7 +249,7 @@ class Machine(RuleBasedStateMachine):
     def submit(self, priority, delay, patience, output):
         name, now = f"job-{len(self.model)}", self.world.now
         deadline = None if patience is None else now + patience
-        self.model[name] = PlainJob(priority, now + delay if delay else None, deadline)
+        self.model[name] = PlainJob(priority, now + delay if delay else None, deadline, next(self.turns))
         self.world.submitter.submit([NewJob(name, priority=priority, delay=delay, deadline=deadline, output=output)])
 
     @rule(number=st.integers(0, 9))
@@ -260,7 +262,7 @@ class Machine(RuleBasedStateMachine):
         consumer, now = self.awake(number), self.world.now
         room = MOST_HELD - len(consumer.held)
         expected = []
-        for name, job in sorted(self.model.items(), key=lambda pair: -pair[1].priority):
+        for name, job in sorted(self.model.items(), key=lambda pair: (-pair[1].priority, pair[1].turn)):
             job.look(now)
             if len(expected) < room and job.claimed(now):
                 expected.append(name)

@@ -1,8 +1,9 @@
 """Decide how many jobs of a service a consumer claims: enough to keep its model full, and no more.
 
 A job that lies in one consumer while another is idle is late for nothing.  So what is held and not begun is at most one
-batch for each worker of the first stage, which is what a worker runs next.  Jobs whose inputs are to be fetched come on
-top of that, one for each that is fetched at a time: otherwise the model would wait for the network.
+batch for each worker of the first stage, which is what a worker runs next.  Jobs whose inputs are fetched have places
+of their own: the model does not wait for the network then, and an input that never comes takes no job's place that has
+its own.  Those that were fetched and are more than the model needs next keep their places until it has begun with them.
 
 Everything is counted for each service by itself, so that a slow one takes nothing from the others.
 """
@@ -16,37 +17,51 @@ class Credit(NamedTuple):
     """What may be claimed of a service now."""
 
     jobs: int
+    """Jobs whose input is in the store."""
+    fetched: int
+    """Jobs whose input is to be fetched."""
     nbytes: int
     """Bytes of their inputs; one job may have more."""
 
 
-NO_CREDIT = Credit(0, 0)
+NO_CREDIT = Credit(0, 0, 0)
 
 
 def credit(
     *,
     held: int,
-    begun: int,
+    fetching: int,
+    ready: int,
     held_bytes: int,
     window: int,
     downloads: int,
     concurrency: int,
     max_bytes: int,
+    fetched_first: bool = False,
 ) -> Credit:
     """What may be claimed of a service now.
 
     Args:
         held: the jobs that are held, in whatever step.
-        begun: how many of them the model has begun with.
+        fetching: how many of them wait for their input.
+        ready: how many have theirs, and the model has not begun with them.
         held_bytes: the bytes of inputs and results that are held.
         window: the items of one batch for each worker of the first stage.
-        downloads: how many inputs are fetched at a time; 0 where no job needs that.
+        downloads: how many inputs are fetched at a time.
         concurrency: the most jobs that may be held; 0 is no such limit.
         max_bytes: the most bytes that may be held; one job may pass it.
+        fetched_first: where `concurrency` leaves too little for both kinds, whether jobs to be fetched have it.
     """
     if held_bytes >= max_bytes or not window:
         return NO_CREDIT
-    jobs = window + downloads - (held - begun)
+    jobs = max(0, window - ready)
+    fetched = max(0, downloads - fetching - max(0, ready - window))
     if concurrency:
-        jobs = min(jobs, concurrency - held)
-    return Credit(jobs, max_bytes - held_bytes) if jobs > 0 else NO_CREDIT
+        left = max(0, concurrency - held)
+        if fetched_first:
+            fetched = min(fetched, left)
+            jobs = min(jobs, left - fetched)
+        else:
+            jobs = min(jobs, left)
+            fetched = min(fetched, left - jobs)
+    return Credit(jobs, fetched, max_bytes - held_bytes) if jobs or fetched else NO_CREDIT

@@ -60,6 +60,10 @@ class MemoryJob:
     """Where it puts what is left to deliver."""
     seq: int = 0
     """Its place in the order of submission."""
+    host: str = ""
+    """Where its input is; "" in the store."""
+    turn: int = 0
+    """Its place in the order of claims, among those of its priority."""
     state: JobState = JobState.WAITING
     run: int = 1
     first_fence: int = 0
@@ -85,6 +89,7 @@ class MemoryJob:
 
     def __post_init__(self) -> None:
         self.deadline = self.new.deadline
+        self.host, self.turn = self.new.host, self.seq
         self.waits_since = self.created.now
         if self.new.delay > 0:
             self.state = JobState.SCHEDULED

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import threading
 import time
 from collections import ChainMap, Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import JobConflict, JobNotFound
 from penstock.hosting.host_clock import boot_seconds
@@ -31,26 +30,26 @@ MOST_LEFT_OVER: Final = 64
 
 
 class JobHeap:
-    """Jobs in the order of a key, and then of their submission.
+    """Jobs in the order of a key, and then of their submission; keys are compared with each other only.
 
     A job's key may change while it stands here, and be None where it belongs here no more.  That is noticed when it
     comes first, or where a job is put here again.
     """
 
-    def __init__(self, key: Callable[[MemoryJob], float | None]) -> None:
+    def __init__(self, key: Callable[[MemoryJob], Any]) -> None:
         self._key = key
-        self._heap: list[tuple[float, int, MemoryJob]] = []
-        self._keys: dict[int, float] = {}
+        self._heap: list[tuple[Any, int, MemoryJob]] = []
+        self._keys: dict[int, Any] = {}
         """For each job, the key by which it stands here; an entry with another one is left over."""
 
     def put(self, job: MemoryJob) -> None:
         """Have `job` stand here, if its key says so."""
         key = self._key(job)
-        if key is not None and key < self._keys.get(job.seq, math.inf):
+        if key is not None and (job.seq not in self._keys or key < self._keys[job.seq]):
             self._keys[job.seq] = key
             heapq.heappush(self._heap, (key, job.seq, job))
 
-    def first(self) -> tuple[float, int, MemoryJob] | None:
+    def first(self) -> tuple[Any, int, MemoryJob] | None:
         """The first job, behind its key and its place; None where there is none."""
         while self._heap:
             key, seq, job = self._heap[0]
@@ -62,10 +61,10 @@ class JobHeap:
                 self.put(job)
         return None
 
-    def take(self, until: float = math.inf) -> MemoryJob | None:
-        """The first job, which stands here no more; None where there is none whose key is at most `until`."""
+    def take(self, until: Any = None) -> MemoryJob | None:
+        """The first job, which stands here no more; None where there is none whose key is at most `until`, if given."""
         first = self.first()
-        if first is None or first[0] > until:
+        if first is None or (until is not None and first[0] > until):
             return None
         heapq.heappop(self._heap)
         del self._keys[first[1]]
@@ -79,10 +78,10 @@ class JobHeap:
             heapq.heapify(self._heap)
 
 
-def _rank(job: MemoryJob) -> float | None:
+def _rank(job: MemoryJob) -> tuple[int, int] | None:
     """The key of what may be claimed: the smallest comes first."""
     open_ = job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed)
-    return -job.new.priority if open_ and not job.forgotten else None
+    return (-job.new.priority, job.turn) if open_ and not job.forgotten else None
 
 
 def _due(job: MemoryJob) -> float | None:
@@ -125,8 +124,8 @@ class MemoryStore:
         self._ids: dict[str, str] = {}
         """The ids of the jobs by their keys."""
         self._numbers = itertools.count()
-        self._waiting: dict[str, JobHeap] = {}
-        """For each service, the jobs that may be claimed."""
+        self._waiting: dict[str, dict[str, JobHeap]] = {}
+        """For each service and host, the jobs that may be claimed."""
         self._scheduled = JobHeap(_due)
         self._deadlines = JobHeap(_deadline)
         self._leases = JobHeap(_lease_end)
@@ -173,7 +172,7 @@ class MemoryStore:
         if job.state is JobState.SCHEDULED:
             self._scheduled.put(job)
         elif job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed):
-            self._waiting.setdefault(job.new.service, JobHeap(_rank)).put(job)
+            self._waiting.setdefault(job.new.service, {}).setdefault(job.host, JobHeap(_rank)).put(job)
         elif job.state is JobState.LEASED:
             self._leases.put(job)
 
@@ -289,7 +288,7 @@ class MemoryStore:
         for job in jobs:
             job.forget()
             self._place(job)
-            lane = self._waiting.get(job.new.service)
+            lane = self._waiting.get(job.new.service, {}).get(job.host)
             for heap in (self._scheduled, self._deadlines, self._leases, *([] if lane is None else [lane])):
                 heap.forget(job)
             del self._jobs[job.new.id]
@@ -350,25 +349,39 @@ class MemoryStore:
 
     def _take(self, room: Room, at: Moment) -> list[MemoryJob]:
         """The jobs for one room, which stand nowhere any more."""
-        heaps = [self._waiting[service] for service in room.services if service in self._waiting]
+        lanes = [lane for service in room.services for lane in self._lanes(service, elsewhere=room.of_host > 0)]
+        at_hosts = Counter(room.at_hosts)
+        firsts = [(*first, lane) for lane in lanes if (first := lane.first()) is not None]
+        heapq.heapify(firsts)
         taken: list[MemoryJob] = []
         size = 0
-        while len(taken) < room.jobs:
-            firsts = [(first, heap) for heap in heaps if (first := heap.first()) is not None]
-            if not firsts:
-                break
-            (_, _, job), heap = min(firsts, key=lambda each: each[0][:2])
+        while firsts and len(taken) < room.jobs:
+            _, _, job, lane = heapq.heappop(firsts)
+            if job.host and at_hosts[job.host] >= room.of_host:
+                continue
             if taken and size + len(job.new.body) > room.nbytes:
                 break
-            heap.take()
+            lane.take()
             if job.state is JobState.LEASED:
                 job.lose(at)
             if job.state in ENDED:
                 self._place(job)
             else:
                 size += len(job.new.body)
+                at_hosts[job.host] += 1
                 taken.append(job)
+            if (first := lane.first()) is not None:
+                heapq.heappush(firsts, (*first, lane))
         return taken
+
+    def _lanes(self, service: str, *, elsewhere: bool) -> list[JobHeap]:
+        """The jobs of a service that may be claimed, by host; a host that has none is forgotten."""
+        by_host = self._waiting.get(service, {})
+        hosts = [host for host in by_host if bool(host) is elsewhere]
+        for host in hosts:
+            if by_host[host].first() is None:
+                del by_host[host]
+        return [by_host[host] for host in hosts if host in by_host]
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:
         """See `Store`."""
@@ -395,6 +408,8 @@ class MemoryStore:
         if job is None:
             return Answer.LOST
         answer = job.end(end, at)
+        if job.state is JobState.SCHEDULED and answer is Answer.OK:
+            job.turn = next(self._numbers)
         self._place(job)
         return answer
 

@@ -53,6 +53,7 @@ class SubmitOptions(msgspec.Struct, frozen=True):
     delay: float
     deadline: float | None
     output: str | None
+    host: str | None
 
 
 _record: msgspec.msgpack.Decoder[JobRecord] = msgspec.msgpack.Decoder(JobRecord)
@@ -77,7 +78,7 @@ class UnreadableJob(Exception):
 
 def submission_words(job: NewJob) -> tuple[str | bytes, ...]:
     """The arguments of `submit.lua` for `job`."""
-    options = SubmitOptions(job.priority, job.service, job.delay, job.deadline, job.output)
+    options = SubmitOptions(job.priority, job.service, job.delay, job.deadline, job.output, job.host or None)
     spec = JobSpec(job.content_type, job.accept, job.input_url)
     return job.id, job.key or "", job.digest, encode(options), encode(spec), job.body
 
@@ -120,7 +121,9 @@ def read_shown_job(answer: Sequence[bytes], queue: str) -> tuple[int, Job]:
 
 def room_words(room: Room) -> tuple[str | int, ...]:
     """The arguments of `claim.lua` for `room`."""
-    return max(room.jobs, 0), room.nbytes, len(room.services), *room.services
+    counts = max(room.jobs, 0), room.nbytes, room.of_host, len(room.services), len(room.at_hosts)
+    hosts = [word for host_and_jobs in room.at_hosts.items() for word in host_and_jobs]
+    return *counts, *room.services, *hosts
 
 
 def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJob:

@@ -5,7 +5,9 @@ Each function is part of one transaction, which its caller has begun.
 
 from __future__ import annotations
 
+import math
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -31,9 +33,10 @@ _LAPSED: Final = "queue = ? AND state = 2 AND lease_until <= ?"
 
 
 class _Candidate(NamedTuple):
-    """A job that may be claimed.  The order of the first two is that of claims."""
+    """A job that may be claimed.  The order of the first three is that of claims."""
 
     rank: int
+    turn: int
     seq: int
     state: int
     size: int
@@ -46,6 +49,7 @@ class _Candidate(NamedTuple):
     attempts: str
     deadline: float | None
     input_url: str | None
+    host: str
     output: str | None
     cancelling: int
     problem: str | None
@@ -59,9 +63,8 @@ class _Candidate(NamedTuple):
 
 
 _CANDIDATE: Final = ", ".join(_Candidate._fields)
-_WAITING: Final = (
-    f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND service = ? ORDER BY rank, seq LIMIT ?"  # noqa: S608
-)
+_FIRST: Final = (-math.inf, 0, 0)
+"""A place before all jobs."""
 _LEASED: Final = NUMBERS[JobState.LEASED]
 
 
@@ -74,8 +77,12 @@ def may_claim(connection: sqlite3.Connection, queue: int, rooms: Sequence[Room],
         return False
     if connection.execute(f"SELECT 1 FROM jobs WHERE {_LAPSED} LIMIT 1", (queue, now.boottime)).fetchone():  # noqa: S608
         return True
-    one = "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND service = ? LIMIT 1"
-    return any(connection.execute(one, (queue, service)).fetchone() for room in rooms for service in room.services)
+    for room in rooms:
+        kind, values = _kind_of(room, room.full_hosts)
+        one = f"SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND {kind} LIMIT 1"  # noqa: S608
+        if any(connection.execute(one, (queue, service, *values)).fetchone() for service in room.services):
+            return True
+    return False
 
 
 def claim_jobs(
@@ -145,18 +152,47 @@ def renew_leases(
 
 def _first(connection: sqlite3.Connection, queue: int, room: Room, now: Reading) -> list[_Candidate]:
     """The jobs for one room."""
-    candidates = _lapsed(connection, queue, room.services, room.jobs, now)
-    for service in room.services:
-        candidates += map(_Candidate._make, connection.execute(_WAITING, (queue, service, room.jobs)))
-    candidates.sort(key=lambda each: each[:2])
     taken: list[_Candidate] = []
-    left = room.nbytes
-    for each in candidates[: room.jobs]:
-        left -= each.size
-        if left < 0 and taken:
-            break
-        taken.append(each)
-    return taken
+    at_hosts, left, after = Counter(room.at_hosts), room.nbytes, _FIRST
+    while True:
+        passed_over = False
+        found = _candidates(connection, queue, room._replace(at_hosts=at_hosts), after, now)
+        for each in found:
+            after = each[:3]
+            if each.host and at_hosts[each.host] >= room.of_host:
+                passed_over = True
+                continue
+            left -= each.size
+            if left < 0 and taken:
+                return taken
+            at_hosts[each.host] += 1
+            taken.append(each)
+            if len(taken) == room.jobs:
+                return taken
+        if not passed_over:  # else there may be jobs of other hosts behind these
+            return taken
+
+
+def _candidates(
+    connection: sqlite3.Connection, queue: int, room: Room, after: tuple[float, int, int], now: Reading
+) -> list[_Candidate]:
+    """The first jobs behind a place that are of the room's kind, as many as may be taken of it."""
+    kind, values = _kind_of(room, room.full_hosts)
+    kind += " AND (rank, turn, seq) > (?, ?, ?) ORDER BY rank, turn, seq LIMIT ?"
+    values = [*values, *after, room.jobs]
+    candidates = _lapsed(connection, queue, room.services, kind, values, now)
+    waiting = f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND {kind}"  # noqa: S608
+    for service in room.services:
+        candidates += map(_Candidate._make, connection.execute(waiting, (queue, service, *values)))
+    candidates.sort(key=lambda each: each[:3])
+    return candidates[: room.jobs]
+
+
+def _kind_of(room: Room, full_hosts: Sequence[str]) -> tuple[str, list[Any]]:
+    """A condition for the jobs of a room, and its values."""
+    if not room.of_host:
+        return "(host <> '') = 0", []
+    return f"(host <> '') = 1 AND host NOT IN ({','.join('?' * len(full_hosts))})", list(full_hosts)
 
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]:
@@ -167,13 +203,13 @@ def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]
 
 
 def _lapsed(
-    connection: sqlite3.Connection, queue: int, services: Sequence[str], limit: int, now: Reading
+    connection: sqlite3.Connection, queue: int, services: Sequence[str], kind: str, values: Sequence[Any], now: Reading
 ) -> list[_Candidate]:
-    """The first `limit` jobs whose lease has run out and that may be claimed; those whose run ends by it end here."""
+    """The first jobs of a kind whose lease has run out and that may be claimed; those whose run ends by it end here."""
     places = ",".join("?" * len(services))
-    query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND service IN ({places}) ORDER BY rank, seq LIMIT ?"  # noqa: S608
+    query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND service IN ({places}) AND {kind}"  # noqa: S608
     while True:
-        rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *services, limit))]
+        rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *services, *values))]
         over = [(each, to) for each in rows if (to := _end_of_lapsed(each, now)) is not None]
         if not over:
             return rows

@@ -82,6 +82,7 @@ class Endings:
         self._results: list[tuple[int, bytes]] = []
         self._unneeded: list[tuple[int]] = []
         self._deliveries: list[tuple[Any, ...]] = []
+        self._resting: list[int] = []
 
     def add(self, job: HeldJob, end: AttemptEnd) -> str:
         """End an attempt, and return the cause by which it has ended."""
@@ -120,6 +121,8 @@ class Endings:
             end.content_type if state == _SUCCEEDED else None,
         )
         self._jobs.append((values, job.seq))
+        if rests:
+            self._resting.append(job.seq)
         return cause
 
     def make(self, connection: sqlite3.Connection) -> None:
@@ -130,6 +133,15 @@ class Endings:
             "problem = ?, result_type = ?, lease_until = NULL",
             self._jobs,
         )
+        for seq in self._resting:
+            connection.execute(
+                "UPDATE queues SET last_turn = 1 + max(last_turn, (SELECT max(seq) FROM jobs)) WHERE number = ?",
+                (self._queue,),
+            )
+            connection.execute(
+                "UPDATE jobs SET turn = (SELECT last_turn FROM queues WHERE number = ?) WHERE seq = ?",
+                (self._queue, seq),
+            )
         connection.executemany("INSERT OR REPLACE INTO bodies VALUES (?, ?)", self._results)
         connection.executemany("DELETE FROM bodies WHERE seq = ?", self._unneeded)
         connection.executemany("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, ?, ?, ?, -1.0)", self._deliveries)

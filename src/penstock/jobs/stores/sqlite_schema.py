@@ -50,6 +50,18 @@ FIRST: Final = (
         PRIMARY KEY (queue, job_id, last_fence)) WITHOUT ROWID""",
     "CREATE INDEX undelivered ON deliveries (queue, lease_until)",
 )
+SECOND: Final = (
+    # last_turn: the highest `turn` of a job that had to rest; newer jobs have a higher `seq`.
+    "ALTER TABLE queues ADD COLUMN last_turn INTEGER NOT NULL DEFAULT 0",
+    # turn: the order of claims among jobs of one rank.  host: where the input is, see `host_of`; '' is the file.
+    "ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+    "UPDATE jobs SET turn = seq",
+    """UPDATE jobs SET host = lower(substr(input_url, 1, instr(input_url, '://') + 1
+        + instr(substr(input_url, instr(input_url, '://') + 3) || '/', '/'))) WHERE input_url IS NOT NULL""",
+    "DROP INDEX waiting",
+    "CREATE INDEX waiting ON jobs (queue, service, host <> '', rank, turn, seq, host, since) WHERE state = 1",
+)
 COUNT_WAITING: Final = (
     # For a queue in which only so much may wait: how many jobs are scheduled or waiting, and the bytes of their inputs.
     # Who bounds a queue makes these for the file; triggers cost each write a little, so nobody else does.
@@ -70,6 +82,6 @@ QUEUE_FILE: Final = FileKind(
     contents="jobs",
     elsewhere="put the queue on a disk of this host, or use redis://",
     application_id=0x506E7374,  # the letters "Pnst"
-    steps=(FIRST,),
+    steps=(FIRST, SECOND),
     unavailable=StoreUnavailable,
 )

@@ -19,8 +19,8 @@ from penstock.jobs.stores.sqlite_rows import NUMBERS, PLACES, STATES, chunks, jo
 
 _INSERT: Final = (
     "INSERT INTO jobs (seq, queue, state, service, rank, since, fence, size, due, not_before, deadline, created, id, "
-    "job_key, digest, content_type, accept, input_url, output) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-    "?, ?, ?)"
+    "job_key, digest, content_type, accept, input_url, output, turn, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
+    "?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -35,8 +35,10 @@ def submit_jobs(
     """See `Store.submit`; `admit` raises where there is no room for the jobs that are new."""
     catch_up(connection, queue, now)
     known = _known(connection, queue, jobs)
-    (first_fence,) = connection.execute("SELECT first_fence FROM queues WHERE number = ?", (queue,)).fetchone()
-    seq = connection.execute("SELECT ifnull(max(seq), 0) FROM jobs").fetchone()[0]
+    first_fence, seq = connection.execute(
+        "SELECT first_fence, max(last_turn, (SELECT ifnull(max(seq), 0) FROM jobs)) FROM queues WHERE number = ?",
+        (queue,),
+    ).fetchone()
     new: list[NewJob] = []
     rows: list[tuple[Any, ...]] = []
     bodies: list[tuple[int, bytes]] = []
@@ -255,6 +257,8 @@ def _row(seq: int, queue: int, job: NewJob, fence: int, now: Reading) -> tuple[A
         job.accept,
         job.input_url,
         job.output,
+        seq,
+        job.host,
     )
 
 

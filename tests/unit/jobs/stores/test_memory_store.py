@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
@@ -94,7 +95,8 @@ def test_forgotten_jobs_are_not_held():
         assert store.purge(None, 0.0) == 900
         store.end_attempts([AttemptEnd(job.hold, JobState.CANCELLED) for job in held])
         assert store.purge(None, 0.0) == 100
-    heaps = [store._scheduled, store._deadlines, store._leases, *store._waiting.values()]
+    lanes = [lane for lanes in store._waiting.values() for lane in lanes.values()]
+    heaps = [store._scheduled, store._deadlines, store._leases, *lanes]
     assert max(len(heap._heap) for heap in heaps) <= MOST_LEFT_OVER
     assert (store._waits, store._waiting_bytes) == ({}, 0)
 
@@ -106,6 +108,7 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
     times = [1000.0]
     store = MemoryStore(now=lambda: times[0], wall=lambda: times[0])
     numbers, held, claims = iter(range(10**6)), {}, 0
+    turns = []  # the ids, in the order in which those of one priority are claimed
     for _ in range(600):
         times[0] += draw.choice((0.0, 0.1, 1.0, 4.0))
         what = draw.randrange(8)
@@ -115,8 +118,10 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
             for _ in range(draw.randrange(4)):
                 delay, deadline = draw.choice((0.0, 0.0, 2.0)), draw.choice((None, None, times[0] + 5.0))
                 service = draw.choice(("", "a", "b"))
-                more = {"delay": delay, "deadline": deadline, "service": service}
-                store.submit([NewJob(f"{next(numbers)}", priority=draw.randrange(3), **more)])
+                url = draw.choice((None, None, "https://x/1", "https://y/1", "https://x/2"))
+                more = {"delay": delay, "deadline": deadline, "service": service, "input_url": url}
+                turns.append(f"{next(numbers)}")
+                store.submit([NewJob(turns[-1], priority=draw.randrange(3), **more)])
         elif what < 4:
             services = draw.choice(((), ("a",), ("a", "b")))
             lapsed = {job_id for job_id, (_, until) in held.items() if until <= times[0]}
@@ -125,19 +130,35 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
                 for job in jobs
                 if job.service in ("", *services) and (job.state is JobState.WAITING or job.id in lapsed)
             ]
-            found.sort(key=lambda job: -job.priority)
+            found.sort(key=lambda job: (-job.priority, turns.index(job.id)))
             ended = [job.id for job in found if job.id in lapsed and (job.deadline or times[0] + 1) <= times[0]]
             ended += [job.id for job in found if job.id in lapsed and job.attempts.get("lost", 0) == 4]
             limit, lease = draw.randrange(1, 4), draw.choice((1.0, 3.0, 30.0))
-            claimed = claim(store, limit, lease, services)
-            assert [job.id for job in claimed] == [job.id for job in found if job.id not in ended][:limit]
+            at_hosts = {"https://x": draw.randrange(3)}
+            rooms = [
+                Room(("", *services), limit, 1 << 30),
+                Room(("", *services), limit, 1 << 30, of_host=2, at_hosts=at_hosts),
+            ]
+            expected, taken = [], Counter(at_hosts)
+            for kind in (False, True):
+                left = limit
+                for job in found:
+                    host = NewJob("", input_url=job.input_url).host
+                    if job.id not in ended and bool(host) is kind and left and (not kind or taken[host] < 2):
+                        expected.append(job.id)
+                        taken[host] += 1
+                        left -= 1
+            claimed = store.claim("h", lease=lease, rooms=rooms)
+            assert [job.id for job in claimed] == expected
             claims += len(claimed)
             held.update({job.id: (job.hold, times[0] + lease) for job in claimed})
         elif what == 4 and held:
             hold, _ = draw.choice(list(held.values()))
             to = draw.choice((JobState.WAITING, JobState.SCHEDULED, JobState.SUCCEEDED, JobState.DEAD))
             cause = Cause.RELEASED if to is JobState.WAITING else None
-            store.end_attempts([AttemptEnd(hold, to, cause=cause, rest=2.0)])
+            if store.end_attempts([AttemptEnd(hold, to, cause=cause, rest=2.0)]) == ["ok"] and to is JobState.SCHEDULED:
+                turns.remove(hold.job_id)
+                turns.append(hold.job_id)
         elif what == 5 and held:
             hold, _ = draw.choice(list(held.values()))
             lease = draw.choice((1.0, 10.0))

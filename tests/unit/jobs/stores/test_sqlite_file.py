@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sqlite3
@@ -17,7 +18,8 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob, Room, StoreFull
 from penstock.jobs.stores import sqlite_submitters, sqlite_writer
 from penstock.jobs.stores.opening import open_store as open_by_url
-from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
+from penstock.jobs.stores.sqlite_schema import FIRST, QUEUE_FILE
+from penstock.jobs.stores.sqlite_store import SqliteStore
 
 
 @pytest.fixture
@@ -383,3 +385,30 @@ def test_damage_found_while_open_is_told(store, file):
 
     with pytest.raises(StoreUnavailable, match="it is damaged"):
         use()
+
+
+def test_the_jobs_of_a_file_of_the_first_version_are_claimed_as_before(tmp_path):
+    path = tmp_path / "q.db"
+    with contextlib.closing(sqlite3.connect(path)) as file, file:
+        for statement in FIRST:
+            file.execute(statement)
+        file.execute("INSERT INTO queues (name) VALUES ('default')")
+        for seq, url in enumerate((None, "HTTPS://In:8080/a/b?c", "s3://bucket", None), 1):
+            file.execute(
+                "INSERT INTO jobs (seq, queue, state, service, rank, since, fence, size, created, id, digest, "
+                "content_type, accept, input_url) VALUES (?, 1, 1, '', 0, 0, 0, 0, 0, ?, '', '', '', ?)",
+                (seq, f"{seq}", url),
+            )
+        file.execute(f"PRAGMA application_id = {QUEUE_FILE.application_id}")
+        file.execute("PRAGMA user_version = 1")
+    with contextlib.closing(SqliteStore(str(path))) as store:
+        here, there = Room(("",), 9, 9), Room(("",), 9, 9, of_host=9, at_hosts={"https://in:8080": 9})
+        claimed = store.claim("me", lease=30.0, rooms=[here, there])
+        assert [job.id for job in claimed] == ["1", "4", "3"]
+        store.end_attempts([AttemptEnd(claimed[0].hold, JobState.SCHEDULED)])
+        store.submit([NewJob("5")])
+        assert [job.id for job in store.claim("me", lease=30.0, rooms=[here, there._replace(at_hosts={})])] == [
+            "1",
+            "5",
+            "2",
+        ]

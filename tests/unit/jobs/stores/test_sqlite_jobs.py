@@ -205,11 +205,13 @@ def test_an_idle_consumer_writes_nothing(store, file):
 def test_a_claim_reads_its_jobs_from_an_index(store):
     plan = store._read(
         lambda connection, _: connection.execute(
-            "EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE queue = 1 AND state = 1 AND service = '' ORDER BY rank, seq "
-            "LIMIT 64"
+            "EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE queue = 1 AND state = 1 AND service = '' "
+            "AND (host <> '') = 0 AND (rank, turn, seq) > (-9, 0, 0) ORDER BY rank, turn, seq LIMIT 64"
         ).fetchall()
     )
-    assert [row[3] for row in plan] == ["SEARCH jobs USING INDEX waiting (queue=? AND service=?)"]
+    assert [row[3] for row in plan] == [
+        "SEARCH jobs USING INDEX waiting (queue=? AND service=? AND <expr>=? AND (rank,turn)>(?,?))"
+    ]
 
 
 def test_pages_of_forgotten_jobs_are_used_again(store, file):

@@ -1,21 +1,36 @@
 -- Lease jobs.  ARGV: the holder, the lease in seconds, the token of this call, the `lost` attempt that is the last, the
--- problem of a lost attempt; then for each room how many jobs, how many bytes, the number of its services, and these.
+-- problem of a lost attempt; then for each room how many jobs, how many bytes, how many of a host or 0, the number of its
+-- services, the number of hosts of which some are held, the services, and those hosts, each with how many are held.
 -- The answer, for each job: its record, spec and body.  A call that comes twice gets the same jobs twice.
 local MOST_PASSED_OVER = 200  -- jobs of a room that end, instead of being handed out, in one call
 local RESTART_GAP = 8         -- how many fences of a job a server may have forgotten with its last second
 
 local holder, lease = ARGV[1], tonumber(ARGV[2])
 local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local rooms, room_of = {}, {}  -- in their order, and by service
-local first = 6
-while first <= #ARGV do
-  local room = {limit = tonumber(ARGV[first]), most_bytes = tonumber(ARGV[first + 1]), services = {}, jobs = 0, size = 0}
+local MOST_HOSTS = 500        -- of how many hosts jobs are looked at in one call; of more, so many drawn by lot
+
+local rooms, here, elsewhere = {}, {}, {}  -- the rooms in their order, and by service those of each kind
+local number = 6
+local function next_argument()
+  number = number + 1
+  return ARGV[number - 1]
+end
+while number <= #ARGV do
+  local room = {
+    limit = tonumber(next_argument()), most_bytes = tonumber(next_argument()), of_host = tonumber(next_argument()),
+    services = {}, at_hosts = {}, jobs = 0, size = 0,
+  }
+  local services, hosts = tonumber(next_argument()), tonumber(next_argument())
   rooms[#rooms + 1] = room
-  for number = first + 3, first + 2 + ARGV[first + 2] do
-    room.services[#room.services + 1] = ARGV[number]
-    room_of[ARGV[number]] = room
+  for _ = 1, services do
+    local service = next_argument()
+    room.services[#room.services + 1] = service;
+    (room.of_host > 0 and elsewhere or here)[service] = room
   end
-  first = first + 3 + ARGV[first + 2]
+  for _ = 1, hosts do
+    local host = next_argument()
+    room.at_hosts[host] = tonumber(next_argument())
+  end
 end
 
 local answer, claimed = {}, {}
@@ -24,12 +39,17 @@ local function fits(room, body)
   return room.jobs < room.limit and (room.jobs == 0 or room.size + #body <= room.most_bytes)
 end
 
+local function is_full(room, host)
+  return host and (room.at_hosts[host] or 0) >= room.of_host
+end
+
 local function hand_out(room, job, packed, spec, body)
   answer[#answer + 1] = packed
   answer[#answer + 1] = spec
   answer[#answer + 1] = body
   claimed[#claimed + 1] = {job.id, job.fence}
   room.jobs, room.size = room.jobs + 1, room.size + #body
+  if job.host then room.at_hosts[job.host] = (room.at_hosts[job.host] or 0) + 1 end
 end
 
 -- The jobs of this same call, whose answer was lost; those for which there is no room now are given back.
@@ -37,8 +57,8 @@ local function claim_again(given)
   for _, hold in ipairs(given) do
     local job, spec, body = load(hold[1], 'spec', 'body')
     if job and job.state == 'leased' and job.fence == hold[2] then
-      local room = room_of[job.service]
-      if room and fits(room, body) then
+      local room = (job.host and elsewhere or here)[job.service]
+      if room and fits(room, body) and not is_full(room, job.host) then
         leave_indexes(job)
         enter_indexes(job, now + lease)
         save(job)
@@ -50,9 +70,29 @@ local function claim_again(given)
   end
 end
 
--- What may be claimed for one service, a page at a time; the indexes are written later, so that places do not move.
-local function lane_of(service, most)
-  return {index = 'waiting:' .. service, page = {}, at = 1, offset = 0, most = math.min(most, 100)}
+-- What may be claimed of one service and host, a page at a time; the indexes are written later, so that places do not
+-- move.
+local function lane_of(service, host, most)
+  return {index = lane_index(service, host), host = host, page = {}, at = 1, offset = 0, most = math.min(most, 100)}
+end
+
+local function lanes_of(room)
+  local lanes = {}
+  for _, service in ipairs(room.services) do
+    if room.of_host == 0 then
+      lanes[#lanes + 1] = lane_of(service, nil, room.limit)
+    else
+      local index = 'hosts:' .. service
+      for _, host in ipairs(call('ZRANDMEMBER', PREFIX .. index, MOST_HOSTS)) do
+        if call('EXISTS', PREFIX .. lane_index(service, host)) == 0 then
+          drop(index, host)
+        elseif not is_full(room, host) then
+          lanes[#lanes + 1] = lane_of(service, host, room.limit)
+        end
+      end
+    end
+  end
+  return lanes
 end
 
 local function head_of(lane)
@@ -65,11 +105,11 @@ local function head_of(lane)
 end
 
 -- The lane whose first job comes before those of the others.
-local function best_of(lanes)
+local function best_of(lanes, room)
   local best, best_score, best_member
   for _, lane in ipairs(lanes) do
     local member, score = head_of(lane)
-    if member and (not best or score < best_score or (score == best_score and member < best_member)) then
+    if member and not is_full(room, lane.host) and (not best or score < best_score or (score == best_score and member < best_member)) then
       best, best_score, best_member = lane, score, member
     end
   end
@@ -106,10 +146,9 @@ end
 
 -- Lease the first jobs that fit into a room.
 local function fill(room)
-  local lanes = {}
-  for _, service in ipairs(room.services) do lanes[#lanes + 1] = lane_of(service, room.limit) end
+  local lanes = room.limit > 0 and lanes_of(room) or {}
   for _ = 1, room.limit + MOST_PASSED_OVER do
-    local lane, member = best_of(lanes)
+    local lane, member = best_of(lanes, room)
     if not lane or room.jobs == room.limit then break end
     lane.at = lane.at + 2
     local job, spec, body = load(id_of_place(member), 'spec', 'body')

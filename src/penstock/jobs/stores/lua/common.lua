@@ -7,7 +7,10 @@
 --                      `h1`, `h2` ... are the attempts that have ended, numbered by the job's claims
 --   order              every job by its place in the order of submission
 --   state:STATE        the jobs in each state, by that place
---   waiting:SERVICE    what may be claimed, by priority and then by that place; a leased job whose lease ran out too
+--   waiting:SERVICE    what may be claimed, by priority and then by its turn, which is that place until the job has to
+--                      rest; a leased job whose lease ran out too
+--   waiting:SERVICE HOST   likewise the jobs whose inputs are at a host, and `hosts:SERVICE` has these hosts.  An earlier
+--                      version has put these jobs among the others
 --   since, scheduled, leased, deadlines, ended:STATE   jobs by when they began to wait, fall due, lose their lease,
 --                      expire, or ended
 --   keys, services     a job's id by its key; the services that jobs were submitted for
@@ -86,7 +89,20 @@ end
 
 -- A member of `waiting:SERVICE`: those of one priority are in the order of these texts.
 local function place(job)
-  return string.format('%016.0f:%s', job.seq, job.id)
+  return string.format('%016.0f:%s', job.turn or job.seq, job.id)
+end
+
+local function lane_index(service, host)
+  return host and 'waiting:' .. service .. ' ' .. host or 'waiting:' .. service
+end
+
+local function enter_lane(job)
+  put(lane_index(job.service, job.host), -job.priority, place(job))
+  if job.host then put('hosts:' .. job.service, 0, job.host) end
+end
+
+local function leave_lane(job)
+  drop(lane_index(job.service, job.host), place(job))
 end
 
 local function id_of_place(member)
@@ -103,14 +119,14 @@ local function leave_indexes(job)
   end
   if state == 'leased' then
     drop('leased', id)
-    if job.ran_out then drop('waiting:' .. job.service, place(job)) end
+    if job.ran_out then leave_lane(job) end
     job.ran_out = nil
     return
   end
   waiting_bytes = waiting_bytes - (job.size or 0)
   if job.deadline then drop('deadlines', id) end
   if state == 'waiting' then
-    drop('waiting:' .. job.service, place(job))
+    leave_lane(job)
     drop('since', id)
   else
     drop('scheduled', id)
@@ -132,7 +148,7 @@ local function enter_indexes(job, lease_end)
   waiting_bytes = waiting_bytes + (job.size or 0)
   if job.deadline then put('deadlines', job.deadline, id) end
   if state == 'waiting' then
-    put('waiting:' .. job.service, -job.priority, place(job))
+    enter_lane(job)
     put('since', job.since, id)
   else
     put('scheduled', job.due, id)
@@ -154,7 +170,7 @@ local MUST = {
 local MAY = {
   deadline = 'number', due = 'number', ended = 'number', first_fence = 'number', holder = 'string', claimed = 'number',
   attempts = 'table', alone = 'boolean', cancel = 'boolean', ran_out = 'boolean', told = 'string', output = 'string',
-  retried = 'string', size = 'number',
+  retried = 'string', size = 'number', turn = 'number', host = 'string',
 }
 local ALSO = {  -- what a state needs besides
   scheduled = {'due'}, waiting = {}, leased = {'holder', 'claimed'},
@@ -245,6 +261,7 @@ end
 local function move(job, state, extra)
   leave_indexes(job)
   job.state = state
+  if state == 'scheduled' then job.turn = call('HINCRBY', META, 'sequence', 1) end
   if ENDED[state] then
     job.ended = now
     job.due = nil
@@ -302,7 +319,7 @@ local function see_time_of_all()
     local job = load(id)
     drop('leased', id)
     if job and job.state == 'leased' then
-      put('waiting:' .. job.service, -job.priority, place(job))
+      enter_lane(job)
       job.ran_out = true
       save(job)
     end

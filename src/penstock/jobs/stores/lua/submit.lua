@@ -57,7 +57,7 @@ for first = FIRST, #ARGV, KINDS do
     local job = {
       id = id, seq = call('HINCRBY', META, 'sequence', 1), state = 'waiting', created = now, since = now, run = 1,
       fence = fence, claims = 0, generation = generation, priority = options.priority, service = options.service,
-      deadline = options.deadline, output = options.output, size = #ARGV[first + 5],
+      deadline = options.deadline, output = options.output, size = #ARGV[first + 5], host = options.host,
     }
     if options.delay > 0 then
       job.state, job.due = 'scheduled', now + options.delay
