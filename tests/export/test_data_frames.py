@@ -29,6 +29,25 @@ def test_a_missing_number_is_missing_in_every_dtype(dtype):
     assert (found["a"].tolist(), found["b"].tolist()) == ([1, 7.5, 3], [0, 0, 1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "Float32", "Sparse[float32]", "category"])
+@pytest.mark.parametrize("missing", [None, 0.7])
+def test_a_narrow_column_of_every_dtype_counts_as_its_decimals(dtype, missing):
+    rows = [{"a": value} for value in (0.3, missing, 0.7, -99.9)]
+    values = pd.Series([row["a"] for row in rows], dtype="float32" if dtype == "category" else dtype)
+    features = f.Features(
+        {
+            "n": f.Numeric(scale="standard", missing=f.MEAN, ignore=[-99.9], column="a"),
+            "b": f.Bucketized([0.3, 0.7], missing=0, ignore=[-99.9], column="a"),
+            "q": f.Bucketized(quantiles=3, missing=0, column="a"),
+        }
+    )
+    for column in (values.astype(dtype), values.astype(dtype).array):
+        fitted = features.fit({"a": column})
+        assert fitted == features.fit(rows)
+        assert fitted.rows_of({"a": column}) == rows
+        assert_same(fitted.encode({"a": column}), fitted.encode(rows))
+
+
 @pytest.mark.parametrize("dtype", ["int64", "Int64", "object", "string", "category"])
 def test_large_ids_are_exact_in_every_dtype(dtype):
     values = pd.Series(list(map(str, IDS)) if dtype == "string" else IDS, dtype=dtype)

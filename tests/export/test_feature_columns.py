@@ -144,6 +144,16 @@ def test_a_boundary_is_where_float32_has_it(boundary):
     assert found.tolist() == input_layer([column], {"a": numbers}).tolist()
 
 
+def test_a_table_of_float32_has_the_buckets_that_tensorflow_trains_on():
+    random = np.random.default_rng(0)
+    table = {
+        "b": np.concatenate([random.normal(size=25_000), np.round(random.normal(size=1000), 1)]).astype(np.float32)
+    }
+    boundaries = np.unique([*np.arange(-20, 20) / 10, *table["b"][:100].astype(np.float64), *random.normal(size=100)])
+    columns = [fc.bucketized_column(fc.numeric_column("b"), boundaries.tolist()), fc.numeric_column("b")]
+    assert f.from_feature_columns(columns).encode(table)["x"].tobytes() == input_layer(columns, table).tobytes()
+
+
 def test_what_tensorflow_drops_is_an_empty_row():
     columns = [
         fc.indicator_column(fc.categorical_column_with_hash_bucket("s", 3)),

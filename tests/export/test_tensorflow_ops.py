@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -121,6 +122,32 @@ def test_each_id_is_exact():
     assert found["id"].numpy().tolist() == ROWS["id"]
     assert bits(found) == bits(expected)
     assert list(found) == [tensor.name for tensor in FEATURES.inputs]
+
+
+def test_random_float32_have_the_buckets_and_the_hashes_of_tensorflow():
+    """Trained on a column of float32, and asked by the text that JSON has of it."""
+    random = np.random.default_rng(0)
+    numbers = (random.normal(size=25_000) * random.choice([1e-3, 1, 1e6], 25_000)).astype(np.float32)
+    numbers[::10] = np.round(random.normal(size=2_500), 1)
+    whole = random.integers(-(2**24), 2**24, 25_000).astype(np.float32)
+    features = f.Features(
+        {
+            "bucket": f.Bucketized(sorted({float(str(number)) for number in numbers[:1000]}), column="a"),
+            "cut": f.Bucketized(quantiles=100, column="a"),
+            "number": f.Numeric(scale="standard", column="a"),
+            "hash": f.Hashed(1000, column="w"),
+            "known": f.Vocabulary(max_size=500, oov_buckets=7, column="w"),
+            "cross": f.Crossed(["cut", "hash"], 5000),
+        }
+    ).fit({"a": numbers, "w": whole})
+    found = features.encode({"a": numbers, "w": whole})
+    decimals = [json.loads(str(number)) for number in numbers]
+    words = tf.strings.as_string(tf.cast(whole, tf.int64))
+    served = features.tf_encode({"a": tf.constant(decimals, tf.float64), "w": words})
+    assert bits(found) == bits(served)
+    boundaries = np.float32(features.kinds["bucket"].boundaries).tolist()
+    assert found["bucket"].tolist() == tf.raw_ops.Bucketize(input=numbers, boundaries=boundaries).numpy().tolist()
+    assert found["hash"].tolist() == tf.strings.to_hash_bucket_fast(words, 1000).numpy().tolist()
 
 
 def test_the_signature_has_each_raw_column_once():

@@ -226,7 +226,7 @@ class _Asked:
     probes: Recorded
     check: Recorded | None
     derived: Sequence[Recorded]
-    """Of rows that were made of the probes."""
+    """Rows that were made of the probes, in parts."""
     outputs: tuple[Tensor, ...]
     classes: Sequence[Any] | None
 

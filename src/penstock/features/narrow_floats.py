@@ -35,7 +35,7 @@ def widen(number: np.floating[Any]) -> float:
 
 
 def widen_all(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """What `widen` gives, of an array.
+    """Each number of an array as `widen` gives it.
 
     A million different float32 take about 0.5 s, and by way of their texts 4 s.  The quotient of a whole number of at
     most 2**53 and an exact power of ten is the float64 nearest to that decimal (Clinger, 1990), so it is enough to try
