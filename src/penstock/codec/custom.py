@@ -46,6 +46,19 @@ def write_custom(value: Any) -> Any:
     return _writer_of(kind)(value)
 
 
+def write_sent(value: Any) -> Any:
+    """As `write_custom`, for what callers send: a float16 or float32 is the shortest decimal that is this number.
+
+    That is how features count it in training, and the float64 with its bits is another number.
+    """
+    if is_numpy_scalar(type(value)):
+        from penstock.codec import numpy_
+
+        if numpy_.is_narrow(value.dtype):
+            return numpy_.widen(value)
+    return write_custom(value)
+
+
 @lru_cache(maxsize=256)
 def _writer_of(kind: Any) -> Callable[[Any], Any]:
     """The function that makes builtins of objects of class `kind`; it is looked up once for each class."""

@@ -165,6 +165,16 @@ def plain_numbers(value: Any) -> Any:
     return item
 
 
+def widen(number: np.floating[Any]) -> float:
+    """The float64 of a number's shortest decimal.  No print option of numpy changes it, as it would change `str`."""
+    return float(np.format_float_scientific(number))
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Whether numbers of a dtype are float16 or float32."""
+    return dtype in (np.float16, np.float32)
+
+
 def json_type(kind: type[np.generic]) -> str:
     """What JSON calls a numpy scalar of class `kind`."""
     if issubclass(kind, np.bool_):

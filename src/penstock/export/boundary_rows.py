@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.codec.numpy_ import is_narrow
 from penstock.features.columns import Column
 from penstock.features.encoding import columns_of
 from penstock.features.feature_spec import Features
 from penstock.features.kinds import Bucketized
 from penstock.features.lists import as_list
-from penstock.features.narrow_floats import is_narrow
 from penstock.features.tables import read_table
 
 Table = dict[str, list[Any]]

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.features.narrow_floats import is_narrow, largest_whole, widen_all
+from penstock.codec.numpy_ import is_narrow
+from penstock.features.narrow_floats import largest_whole, widen_all
 from penstock.features.values import (
     FLOAT_BITS,
     IdReader,

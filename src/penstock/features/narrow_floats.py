@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from penstock.codec.numpy_ import widen
+
 POWERS: Final = np.array([float(10**exponent) for exponent in range(23)])
 """The powers of ten that a float64 holds exactly."""
 EASY: Final = (1e-12, 1e21)
@@ -19,19 +21,9 @@ MOST_DIGITS: Final = 9
 """No float32 needs more."""
 
 
-def is_narrow(dtype: Any) -> bool:
-    """Whether numbers of a dtype of numpy are float16 or float32."""
-    return dtype in (np.float32, np.float16)
-
-
 def largest_whole(dtype: Any) -> float:
     """From here on not every integer is a float of this dtype of numpy, so which one was meant is not known."""
     return float(2.0 ** (np.finfo(dtype).nmant + 1))
-
-
-def widen(number: np.floating[Any]) -> float:
-    """The float64 of a number's shortest decimal.  No print option of numpy changes it, as `str` would be."""
-    return float(np.format_float_scientific(number))
 
 
 def widen_all(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 import numpy as np
 
+from penstock.codec.numpy_ import is_narrow, widen
 from penstock.codec.text import cut_middle
-from penstock.features.narrow_floats import is_narrow, largest_whole, widen
+from penstock.features.narrow_floats import largest_whole
 
 LARGEST_WHOLE_FLOAT: Final = 2.0**53
 """From here on not every integer is a float, so a larger float is no integer."""

@@ -21,18 +21,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from penstock.codec.annotations import is_array
-from penstock.codec.custom import write_custom
+from penstock.codec.custom import write_sent
 from penstock.codec.formats import MEDIA_TYPES, Codec
 from penstock.codec.invalid import invalid_item
 from penstock.codec.media_types import content_codec
 from penstock.core.payload import join_payload
 from penstock.errors import ConfigError, InvalidItem
 
-_JSON: Final = msgspec.json.Encoder(enc_hook=write_custom).encode
-_MSGPACK: Final = msgspec.msgpack.Encoder(enc_hook=write_custom).encode
+_JSON: Final = msgspec.json.Encoder(enc_hook=write_sent).encode
+_MSGPACK: Final = msgspec.msgpack.Encoder(enc_hook=write_sent).encode
 _SORTED: Final[dict[Codec, Callable[[Any], bytes]]] = {
-    Codec.JSON: msgspec.json.Encoder(enc_hook=write_custom, order="sorted").encode,
-    Codec.MSGPACK: msgspec.msgpack.Encoder(enc_hook=write_custom, order="sorted").encode,
+    Codec.JSON: msgspec.json.Encoder(enc_hook=write_sent, order="sorted").encode,
+    Codec.MSGPACK: msgspec.msgpack.Encoder(enc_hook=write_sent, order="sorted").encode,
 }
 _READERS: Final[dict[Codec, Callable[[bytes], Any]]] = {
     Codec.JSON: msgspec.json.Decoder().decode,
@@ -244,7 +244,7 @@ def _place_of_unwritable(value: Any, encode: Callable[[Any], bytes]) -> str:
 
 def _place_of_nan(value: Any) -> str | None:
     """The first NaN or infinity in `value`, which can be written."""
-    todo = [("$", msgspec.to_builtins(value, enc_hook=write_custom))]
+    todo = [("$", msgspec.to_builtins(value, enc_hook=write_sent))]
     while todo:
         path, part = todo.pop()
         if isinstance(part, float) and not math.isfinite(part):

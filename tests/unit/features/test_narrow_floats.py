@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from penstock import features as f
+from penstock.codec.numpy_ import widen
 from penstock.errors import ConfigError, InvalidItem
-from penstock.features.narrow_floats import widen, widen_all
+from penstock.features.narrow_floats import widen_all
 from rows import each
 
 

@@ -35,6 +35,8 @@ class Pair:
         (None, b"null"),
         ([None, "null"], b'[null,"null"]'),
         (np.float32(1.5), b"1.5"),
+        ({"a": np.float32(0.3), "b": [np.float16(0.7)]}, b'{"a":0.3,"b":[0.7]}'),
+        (np.longdouble(0.3), b"0.3"),
         ({"x": np.arange(3)}, b'{"x":[0,1,2]}'),
         (Point(Pair(2)), b'{"x":{"left":2}}'),
     ],
