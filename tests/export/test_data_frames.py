@@ -7,9 +7,14 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
+import penstock as ps
 from penstock import features as f
+from penstock.codec.decode import ItemDecoder
+from penstock.codec.formats import Codec
 from penstock.errors import ConfigError, InvalidItem
+from penstock.export.artifact_stage import ArtifactStage
 
 IDS = [2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1]
 
@@ -142,3 +147,21 @@ def test_the_rows_of_a_frame_are_what_json_has_and_give_the_same_bits():
     assert rows[1] == {"n": None, "i": None, "c": None, "t": [2, 3]}
     assert_same(features.encode(rows), features.encode(table))
     assert_same(features.encode_rows(rows).inputs, features.encode(table))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("cut", [{"quantiles": 4}, {"boundaries": [0.3, 0.7]}])
+def test_a_model_of_a_narrow_frame_answers_the_json_of_its_rows_as_it_did_in_training(tmp_path, dtype, cut):
+    decimals = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    frame = pd.DataFrame({"a": pd.Series(decimals * 20, dtype=dtype)})
+    features = ps.Features({"b": f.Bucketized(**cut, one_hot=True, column="a"), "n": f.Numeric(column="a")}, join="x")
+    features = features.fit(frame)
+    inputs = features.encode(frame)["x"]
+    model = LogisticRegression(C=1e6).fit(inputs, inputs[:, 1] > 0)
+    report = ps.export.save(model, tmp_path / "made", features=features, probes=frame)
+    stage, decoder = ArtifactStage(), ItemDecoder(features.item_type())
+    stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
+    answers = stage.predict([decoder.decode(Codec.JSON, json.dumps({"a": number}).encode()) for number in decimals])
+    trained = model.predict_proba(inputs[: len(decimals)])
+    assert np.array([answer["probabilities"] for answer in answers]) == pytest.approx(trained, abs=1e-5)
+    stage.teardown()
