@@ -49,6 +49,7 @@ from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.staging import Publication, changing, new_stage, refusal_words, remove_dead_stages
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
+from penstock.hosting.file_rights import share_tree
 from penstock.hosting.folder_lock import folder_lock
 from penstock.hosting.held_folder import STAGE
 from penstock.hosting.host_clock import time_now
@@ -154,6 +155,7 @@ def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollb
             )
         if record.version != target:
             open_version(folder, record, _target(folder, record, target), check_files=False)
+            share_tree(version_folder(folder, target), folder)
             stage.make_current(rolled_back(record, target, time_now()))
         return Rollback(target, record.version)
 

@@ -10,6 +10,8 @@ Contract
   to publish if it is its own, and removed otherwise.  Where there is no `CURRENT`, it is removed only if the stage of
   that process shows that it was never published.  For that such a stage is kept until something is.
 * Where a call raises, the model directory is as it was.
+* A version can be read by whoever may list and enter the model directory, whatever the umask of its publisher, or it is
+  not published.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from penstock.artifact.opened_artifact import open_artifact, read_digest
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting.fault_points import hit
-from penstock.hosting.file_rights import keep_rights
+from penstock.hosting.file_rights import keep_rights, share, share_tree
 from penstock.hosting.folder_lock import folder_lock
 from penstock.hosting.held_folder import STAGE, held_folder, remove_abandoned
 from penstock.hosting.host_clock import time_now
@@ -120,6 +122,7 @@ class VersionStage:
         own = _own_digest(place, digest, run) if number in there else None
         if number in there and own is None and record is None:
             _check_never_published(self.model_dir, place)
+        share_tree(self.artifact if own is None else place, self.model_dir)
         with self._replacing(published(record, own or digest, time_now(), run)) as undo:
             if own is None:
                 if number in there:
@@ -144,7 +147,10 @@ class VersionStage:
         """Write the new record, do what has to come first, and replace `CURRENT`; undo the former where that fails."""
         new, undo = self.folder / CURRENT, list[Callable[[], object]]()
         write_synced(new, record_to_json(record))
-        keep_rights(self.model_dir / CURRENT, new)
+        if os.path.lexists(self.model_dir / CURRENT):
+            keep_rights(self.model_dir / CURRENT, new)
+        else:
+            share(new, self.model_dir)
         sync_folder(self.folder)  # it shows what became of this process, after a loss of power too
         sync_folder(self.folder.parent)
         try:
@@ -190,7 +196,7 @@ def new_stage(model_dir: str | os.PathLike[str]) -> Iterator[VersionStage]:
         with changing(folder):
             check_place(folder)
             check_versions_folder(folder)
-            make_folders(folder / VERSIONS)
+            make_folders(folder / VERSIONS, writable=True)
             held = held_folder(folder / VERSIONS, STAGE, with_file=True, kept=_shows_what_was_left)
             stage = VersionStage(folder, at_end.enter_context(held))
         at_end.callback(remove_dead_stages, folder)  # somebody may have died since it was begun

@@ -104,12 +104,14 @@ def _inspect(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from penstock.artifact.proof import prove
     from penstock.cli.artifact_shown import show_proof
+    from penstock.hosting.file_rights import hidden_from
 
     options = artifact_options(arguments, os.environ)
     found = _found(arguments.path, options.digest)
     formats = None if options.format is None else (options.format,)
     proof = prove(found.path, formats=formats, trust=options.trust, digest=options.digest)
-    show_proof(found.path, proof, as_json=arguments.json)
+    above = found.path.parent if found.version is None else found.path.parent.parent
+    show_proof(found.path, proof, hidden_from=hidden_from(found.path, above), as_json=arguments.json)
     return 0
 
 

@@ -6,7 +6,7 @@ Whoever wrote an artifact is not trusted: no text of it reaches the terminal wit
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -60,11 +60,15 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
     )
 
 
-def show_proof(path: str | os.PathLike[str], proof: Proof, *, as_json: bool) -> None:
-    """What a proof has seen."""
+def show_proof(path: str | os.PathLike[str], proof: Proof, *, hidden_from: Sequence[str] = (), as_json: bool) -> None:
+    """What a proof has seen; `hidden_from` is who can read the folder of the artifact, and not the artifact."""
     if as_json:
-        print_json({"path": readable_path(path), "rows": proof.rows, "worst": dict(proof.worst)})
+        told = {"path": readable_path(path), "rows": proof.rows, "worst": dict(proof.worst)}
+        print_json({**told, "hidden_from": list(hidden_from)})
         return
+    if hidden_from:
+        whom = " and ".join(hidden_from)
+        print_shown(f"{readable_path(path)}: cannot be read by {whom}, who can read the folder that it is in")
     _show_worst(f"{readable_path(path)}: every graph answered {proof.rows} rows as the model did", proof.worst)
 
 

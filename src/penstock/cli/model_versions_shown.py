@@ -16,6 +16,7 @@ from penstock.cli.printing import lines_of, print_json, print_shown, print_table
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid
 from penstock.export.releasing import published_words, rolled_back_words
+from penstock.hosting.file_rights import hidden_from
 from penstock.hosting.stdio import is_terminal
 
 AT_ITS_START: Final = "; a server takes it when it is started again"
@@ -83,7 +84,8 @@ def _described(version: ModelVersion, last: HistoryEntry, found: ModelVersions) 
         "action": last.action,
         "digest": version.digest,
         "run": version.run,
-        "state": _state(version, found),
+        "state": (state := _state(version, found)),
+        "hidden_from": list(_hidden_from(version, found)) if state == "there" else [],
     }
 
 
@@ -107,6 +109,14 @@ def _state(version: ModelVersion, found: ModelVersions) -> str:
     return "there"
 
 
+def _hidden_from(version: ModelVersion, found: ModelVersions) -> Sequence[str]:
+    """The users of the model directory who cannot read this version."""
+    try:
+        return hidden_from(version_folder(found.path, version.version), found.path)
+    except OSError:
+        return ()
+
+
 def _is_denied(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, PermissionError):
         error = error.__cause__
@@ -116,7 +126,9 @@ def _is_denied(error: BaseException | None) -> bool:
 def _row(version: dict[str, Any]) -> Sequence[str]:
     role = {"current": "current", "rollback": "a rollback goes here", None: ""}[version["role"]]
     digest, run = version["digest"][:SHORT], (version["run"] or "")[:SHORT]
-    return (str(version["version"]), role, version["at"], version["action"], digest, run, version["state"])
+    hidden = f", hidden from {' and '.join(version['hidden_from'])}" if version["hidden_from"] else ""
+    state = f"{version['state']}{hidden}"
+    return (str(version["version"]), role, version["at"], version["action"], digest, run, state)
 
 
 def _print(words: str, *, changed: bool = False) -> None:

@@ -1,4 +1,9 @@
-"""Give a file that replaces another one the rights that the other has, so that the same users can read it."""
+"""Have files that are made for others be read by them, whatever the umask of their maker says.
+
+A file that replaces another one keeps the rights that the other has.  Whatever is new can be read by whoever may list
+and enter the folder that it is put into.  Nothing is ever taken from anybody.  A folder with the sticky bit, as /tmp,
+gives nothing: in it each user's files are their own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import errno
 import os
 import stat
 import struct
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +22,10 @@ _LIST_HEAD: Final = 4
 _LIST_ENTRY: Final = "<HHI"
 _GROUP: Final = 4
 """The tag of the file's own group."""
+_OWNER: Final = 1
+"""The tag of the file's owner."""
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ANY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
 
 
 def keep_rights(old: Path, new: Path) -> None:
@@ -42,6 +52,118 @@ def keep_rights(old: Path, new: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def share(path: Path, folder: Path, *, writable: bool = False) -> None:
+    """Have `path` be read by whoever may list and enter `folder`; with `writable`, written by whoever may write there.
+
+    Raises:
+        PermissionError: the owner and the group of `folder` cannot be given, and some of its users could not read it.
+        OSError: the rights cannot be read or given.
+    """
+    _share_each([path], folder, writable=writable)
+
+
+def share_tree(tree: Path, folder: Path) -> None:
+    """As `share` of the folder `tree` and of every file and folder below it; links are passed over."""
+    _share_each(_paths(tree), folder)
+
+
+def share_opened(descriptor: int, folder: int, *, writable: bool = False) -> None:
+    """As `share`, of an open file or folder and an open folder."""
+    above, now = os.fstat(folder), os.fstat(descriptor)
+    before = now
+    if above.st_mode & stat.S_ISVTX:
+        return
+    is_folder = stat.S_ISDIR(now.st_mode)
+    access = _access_list(folder)
+    mode = stat.S_IMODE(now.st_mode)
+    for shift in (3, 0):
+        mode |= _passed_on(above.st_mode >> shift & 0o7, is_folder=is_folder, writable=writable) << shift
+    if (above.st_uid, above.st_gid) != (now.st_uid, now.st_gid):
+        _give(descriptor, owner=above.st_uid, group=above.st_gid)
+    if access is not None and _access_list(descriptor) is None:
+        entries = struct.iter_unpack(_LIST_ENTRY, access[_LIST_HEAD:])
+        passed = b"".join(
+            struct.pack(
+                _LIST_ENTRY,
+                tag,
+                mode >> 6 & 0o7 if tag == _OWNER else _passed_on(rights, is_folder=is_folder, writable=writable),
+                whose,
+            )
+            for tag, rights, whose in entries
+        )
+        os.setxattr(descriptor, _LIST, access[:_LIST_HEAD] + passed)
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # a change of the owner can take bits away
+        os.fchmod(descriptor, mode)
+    now = os.fstat(descriptor)
+    if not _same_readers(above, now, for_group=_group_reads(above, access)):
+        raise PermissionError(1, f"the owner and group of its folder ({above.st_uid}, {above.st_gid}) cannot be given")
+    if now.st_ctime_ns != before.st_ctime_ns:
+        os.fsync(descriptor)
+
+
+def hidden_from(tree: Path, folder: Path) -> tuple[str, ...]:
+    """The "user" of `folder`, its "group", or "others", who may list and enter it and cannot read all of `tree` in it.
+
+    Paths that cannot be looked at are passed over, and so are access lists.
+
+    Raises:
+        OSError: `folder` cannot be looked at.
+    """
+    above = folder.stat()
+    if above.st_mode & stat.S_ISVTX:
+        return ()
+    hidden = {"user": False, "group": False, "others": False}
+    between = (path for path in tree.parents if folder in path.parents)
+    below = (Path(top, name) for top, _, files in os.walk(tree) for name in (".", *files))
+    for path in (*between, *below):
+        try:
+            now = path.lstat()
+        except OSError:
+            continue
+        if stat.S_ISLNK(now.st_mode):
+            continue
+        needed = 0o5 if stat.S_ISDIR(now.st_mode) else 0o4
+        others = now.st_mode & needed == needed
+        group = now.st_gid == above.st_gid and now.st_mode >> 3 & needed == needed
+        hidden["user"] |= now.st_uid != above.st_uid and not group and not others
+        hidden["group"] |= above.st_mode >> 3 & 0o5 == 0o5 and not group and not (others and now.st_gid != above.st_gid)
+        hidden["others"] |= above.st_mode & 0o5 == 0o5 and not others
+    return tuple(name for name, is_hidden in hidden.items() if is_hidden)
+
+
+def _share_each(paths: Iterable[Path], folder: Path, *, writable: bool = False) -> None:
+    above = os.open(folder, _FOLDER)
+    try:
+        for path in paths:
+            descriptor = os.open(path, _ANY)
+            try:
+                share_opened(descriptor, above, writable=writable)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(above)
+
+
+def _paths(tree: Path) -> Iterator[Path]:
+    """The folder, and the folders and regular files below it."""
+    for top, _, files in os.walk(tree, onerror=_failed):
+        yield Path(top)
+        yield from (path for path in (Path(top, name) for name in files) if stat.S_ISREG(path.lstat().st_mode))
+
+
+def _failed(error: OSError) -> None:
+    raise error
+
+
+def _passed_on(rights: int, *, is_folder: bool, writable: bool) -> int:
+    """The three bits that somebody has in a folder who has `rights` to the folder it lies in."""
+    if rights & 0o5 != 0o5:
+        return 0
+    return 0o4 | (0o1 if is_folder else 0) | (rights & 0o2 if writable else 0)
 
 
 def _give(descriptor: int, *, owner: int, group: int) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from penstock.hosting.file_rights import share
 from penstock.hosting.kernel_locks import close_lock, try_lock
 
 LOCK = ".lock"
@@ -48,6 +49,9 @@ def folder_lock(
     descriptor = os.open(folder / LOCK, _FLAGS, 0o666)
     try:
         _check_own_file(folder / LOCK, os.fstat(descriptor))
+        if os.fstat(descriptor).st_uid == os.geteuid():  # others who may change the folder need it too
+            with contextlib.suppress(OSError):
+                share(folder / LOCK, folder, writable=True)
         until = now() + wait
         while not try_lock(descriptor):
             if now() >= until:

@@ -6,6 +6,8 @@ import os
 import stat
 from pathlib import Path
 
+from penstock.hosting.file_rights import share
+
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
 
 
@@ -26,11 +28,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def make_folders(folder: Path) -> None:
-    """Make a folder, and those above it, where they are not there."""
+def make_folders(folder: Path, *, writable: bool = False) -> None:
+    """Make a folder, and those above it, where they are not there: each can be read by whoever can read the one above.
+
+    With `writable`, `folder` can be written by whoever may write into the one above, too.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
+    for path in reversed(missing):
+        share(path, path.parent, writable=writable and path == folder)
         sync_folder(path.parent)
 
 

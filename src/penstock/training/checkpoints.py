@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import ConfigError, RunUnavailable
+from penstock.hosting.file_rights import share_tree
 from penstock.hosting.folder_lock import folder_lock
 from penstock.hosting.held_folder import STAGE, held_folder
-from penstock.hosting.synced_files import sync_folder, sync_tree
+from penstock.hosting.synced_files import make_folders, sync_folder, sync_tree
 
 KEPT: Final = 2
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}")
@@ -54,13 +55,14 @@ def keep_checkpoint(folder: Path, write: Callable[[Path], Any], check: Callable[
     refused = f"a checkpoint was not kept in {folder}"
     with contextlib.ExitStack() as at_end:
         with _told(refused):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
             stage = at_end.enter_context(held_folder(folder, STAGE))
             filled = stage / "filled"
             filled.mkdir()
         write(filled)
         _check_filled(filled)
         with _told(refused):
+            share_tree(filled, folder)
             sync_tree(filled)
             with folder_lock(folder):
                 check()

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from penstock.config import checked_keywords
 from penstock.errors import ConfigError
+from penstock.hosting.synced_files import make_folders
 from penstock.training.checkpoints import keep_checkpoint, latest_checkpoint
 from penstock.training.lost_tasks import lease_lost
 from penstock.training.one_task import TaskWork
@@ -95,7 +96,7 @@ class Run:
         payloads = {"train": train, "evaluate": evaluate, "predict": predict}
         tasks = {TaskKind(name): _payloads(name, given) for name, given in payloads.items()}
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
         except OSError as error:
             raise ConfigError(f"the folder of the run, {self.folder}, cannot be made: {error.strerror}") from error
         check_run_file(self.folder)

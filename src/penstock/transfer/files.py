@@ -7,7 +7,8 @@ Contract
   have links.
 * Only regular files are read.  A FIFO, a device or a socket is refused, and is not waited for.
 * An output appears in its place whole, or not: it is written and synced under another name first, its part.  It can be
-  read by nobody but this user.
+  read there by whoever may list and enter the folder, where this user may give them that, and else by this user alone,
+  as its part.  The folders that are made for it can be read by whoever reads the one above.
 * No call waits for anything but the disk.  That cannot be bounded: a network file system may hang.
 
 TransferRefused is what is not there, is no file, or may not be touched; TransferFailed everything else, and a folder of
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.errors import TransferFailed, TransferRefused
+from penstock.hosting.file_rights import share_opened
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import FilePlace
 from penstock.transfer.time_limit import TimeLimit
@@ -95,6 +97,7 @@ def finish_part(root: FilePlace, place: FilePlace, part: str) -> None:
     """
     with _told(place), _folder_of(root, place) as folder:
         try:
+            _share(part, folder)
             os.rename(part, place.name, src_dir_fd=folder, dst_dir_fd=folder)
         except FileNotFoundError:
             os.stat(place.name, dir_fd=folder, follow_symlinks=False)
@@ -135,6 +138,7 @@ def _folder_of(root: FilePlace, place: FilePlace, *, make: bool = False) -> Iter
             if make:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=folder)
+                    _share(name, folder)
                     _sync(folder)
             inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             os.close(folder)
@@ -168,11 +172,27 @@ def _remove(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def _share(name: str, folder: int) -> None:
+    """Have a file or folder in `folder` be read by whoever reads that, as far as this user may give them that."""
+    shared = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with contextlib.suppress(OSError), _readable(folder) as above:
+            share_opened(shared, above)
+    finally:
+        os.close(shared)
+
+
 def _sync(folder: int) -> None:
     """Have the disk keep the names in a folder."""
-    # A descriptor made with O_PATH cannot be synced.
+    with _readable(folder) as readable:
+        os.fsync(readable)
+
+
+@contextlib.contextmanager
+def _readable(folder: int) -> Iterator[int]:
+    """Another descriptor of a folder: one that was made with O_PATH can be neither synced nor asked for its rights."""
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        os.fsync(readable)
+        yield readable
     finally:
         os.close(readable)

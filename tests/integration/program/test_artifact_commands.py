@@ -59,6 +59,19 @@ def test_verify_replays_the_probes(saved, tmp_path):
     assert told["worst"]["probability"] < 1e-5
 
 
+def test_verify_says_whom_of_those_who_read_its_folder_the_artifact_is_hidden_from(tmp_path):
+    tmp_path.chmod(0o755)
+    write_artifact(tmp_path / "affairs")
+    (tmp_path / "affairs" / "model.onnx").chmod(0o600)
+    status, output = artifact(tmp_path, "verify", tmp_path / "affairs")
+    assert status == 0
+    assert "affairs: cannot be read by group and others, who can read the folder that it is in" in output
+    assert json.loads(artifact(tmp_path, "verify", tmp_path / "affairs", "--json")[1])["hidden_from"] == [
+        "group",
+        "others",
+    ]
+
+
 def test_verify_tells_where_the_graph_answers_otherwise(tmp_path):
     folder = tmp_path / "affairs"
     write_artifact(folder, content=other_graph([0.5, -1.2]))

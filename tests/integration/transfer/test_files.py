@@ -45,6 +45,19 @@ def test_a_file_is_read_whole_and_its_copy_is_ours_alone(transfers, inside):
     assert transfers.read(f"file://{inside}/deep/a%20b.wav").body == body
 
 
+@pytest.mark.parametrize(
+    ("mode", "folders", "files"), [(0o755, 0o755, 0o644), (0o2750, 0o2750, 0o640), (0o1777, 0o700, 0o600)]
+)
+def test_an_output_in_its_place_can_be_read_by_whoever_reads_the_folder(transfers, inside, mode, folders, files):
+    inside.chmod(mode)
+    url = f"file://{inside}/a/result.json"
+    transfers.write_output(url, "job", 7, b"1")
+    assert (inside / "a" / ".result.json.job.7.part").stat().st_mode & 0o777 == 0o600
+    transfers.finish_output(url, "job", 7)
+    assert (inside / "a").stat().st_mode & 0o7777 == folders
+    assert (inside / "a" / "result.json").stat().st_mode & 0o7777 == files
+
+
 @pytest.mark.parametrize("path", ["link", "folder/secret", "inner"])
 def test_no_symbolic_link_is_followed(transfers, inside, tmp_path, path):
     (tmp_path / "secret").write_text("secret")

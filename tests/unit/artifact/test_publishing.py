@@ -238,6 +238,49 @@ def test_current_stays_readable_for_whoever_could_read_it(saved, there, publishe
     assert stat.S_IMODE((there / "CURRENT").stat().st_mode) == 0o664
 
 
+def closed(folder):
+    """What in a model directory cannot be read by everybody, the stages of killed processes aside."""
+    return [
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.stat().st_mode & 0o5 != (0o5 if path.is_dir() else 0o4)
+    ]
+
+
+def test_whoever_reads_the_model_directory_reads_all_that_is_published_there_whatever_the_umask(
+    there, published, umask
+):
+    there.mkdir(parents=True)
+    there.chmod(0o755)
+    umask(0o077)
+    published("ab")
+    assert closed(there) == []
+
+
+def test_a_version_that_was_published_for_its_user_alone_can_be_read_by_others_when_it_is_gone_back_to(
+    there, published, umask
+):
+    umask(0o077)
+    published("ab")
+    for path, mode in ((there, 0o755), (there / "versions", 0o755), (there / "CURRENT", 0o644)):
+        path.chmod(mode)
+    roll_back(there)
+    assert [path for path in closed(there) if not path.startswith("versions/2")] == []
+
+
+def test_where_somebody_could_not_read_the_version_nothing_is_changed(there, published, monkeypatch):
+    published("a")
+    before = files_of(there)
+
+    def refuse(*_):
+        raise PermissionError(1, "the group cannot be given")
+
+    monkeypatch.setattr(staging, "share_tree", refuse)
+    with pytest.raises(PublishFailed, match="was not changed: the group cannot be given"):
+        published("b")
+    assert files_of(there) == before
+
+
 def test_the_first_current_has_the_mode_that_the_umask_says(published, there, umask):
     umask(0o027)
     published("a")

@@ -117,6 +117,24 @@ def test_a_version_that_is_pruned_while_the_list_is_made_is_told_as_pruned(state
     assert states(capsys, shutil.rmtree) == ["pruned", "there"]
 
 
+def test_a_version_says_whom_it_is_hidden_from_of_those_who_read_the_model_directory(states, capsys, tmp_path):
+    models = tmp_path / "models"
+    for folder in (models, models / "versions"):
+        folder.chmod(0o755)
+
+    def close(folder):
+        (folder / "manifest.json").chmod(0o640)
+
+    states(capsys, close)
+    show_versions("models", list_versions(models), as_json=True)
+    assert [each["hidden_from"] for each in json.loads(capsys.readouterr().out)["versions"]] == [["others"], []]
+    show_versions("models", list_versions(models), as_json=False)
+    assert [line.split("\t")[-1] for line in capsys.readouterr().out.splitlines()] == [
+        "there, hidden from others",
+        "there",
+    ]
+
+
 @pytest.mark.parametrize(("owner", "call"), [(os, "open"), (Path, "resolve")], ids=["version", "versions"])
 def test_a_version_that_may_not_be_read_is_told_as_unreadable(states, capsys, monkeypatch, owner, call):
     def close(folder):

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from penstock.hosting import file_rights
-from penstock.hosting.file_rights import keep_rights
+from penstock.hosting.file_rights import hidden_from, keep_rights, share, share_tree
 
 
 @pytest.fixture
@@ -95,10 +95,10 @@ def test_a_file_that_its_readers_could_read_no_more_is_refused(given, mode, allo
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
 
 
-def access_list(*, group=0, reader=4711, mask=4):
+def access_list(*, group=0, reader=4711, mask=4, reader_may=4, owner=6):
     """A list as Linux has it: one user besides the owner may read; `group` is what the file's group may."""
     nobody = 0xFFFFFFFF
-    entries = [(1, 6, nobody), (2, 4, reader), (4, group, nobody), (16, mask, nobody), (32, 0, nobody)]
+    entries = [(1, owner, nobody), (2, reader_may, reader), (4, group, nobody), (16, mask, nobody), (32, 0, nobody)]
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
@@ -131,6 +131,14 @@ def test_a_list_that_the_folder_gave_the_new_file_lets_nobody_more_read_it(files
     assert list_of(new) is not None
     keep_rights(old, new)
     assert (list_of(new), mode_of(new)) == (None, 0o640)
+
+
+def test_who_is_named_in_the_list_of_a_folder_may_read_what_is_put_into_it(tree):
+    tree.chmod(0o750)
+    give_list(tree, ACCESS, access_list(mask=5, reader_may=5))
+    share_tree(tree / "tree", tree)
+    assert list_of(tree / "tree") == access_list(mask=5, reader_may=5, owner=7)
+    assert list_of(tree / "tree" / "inner" / "file") == access_list(mask=4)
 
 
 def test_a_list_that_cannot_be_kept_is_told(files, monkeypatch):
@@ -176,3 +184,90 @@ def test_an_owner_whose_group_is_not_listed_as_a_reader_has_to_stay_the_owner(gi
             given(4711, 4712, [(-1, 4712)])
     else:
         given(4711, 4712, [(-1, 4712)])
+
+
+# -- whatever is put into a folder ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A folder, and in it a tree that its maker has kept from everybody else."""
+    folder = tmp_path / "folder"
+    (folder / "tree" / "inner").mkdir(parents=True)
+    (folder / "tree" / "inner" / "file").touch()
+    (folder / "tree" / "link").symlink_to(tmp_path)
+    for path in (folder / "tree", folder / "tree" / "inner"):
+        path.chmod(0o700)
+    (folder / "tree" / "inner" / "file").chmod(0o600)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "folders", "files"),
+    [
+        (0o755, 0o755, 0o644),
+        (0o750, 0o750, 0o640),
+        (0o700, 0o700, 0o600),
+        (0o2775, 0o755, 0o644),
+        (0o711, 0o700, 0o600),
+        (0o1777, 0o700, 0o600),
+    ],
+)
+def test_a_tree_can_be_read_by_whoever_may_list_and_enter_its_folder(tree, folder_mode, folders, files):
+    tree.chmod(folder_mode)
+    share_tree(tree / "tree", tree)
+    assert (mode_of(tree / "tree"), mode_of(tree / "tree" / "inner")) == (folders, folders)
+    assert mode_of(tree / "tree" / "inner" / "file") == files
+
+
+def test_nothing_is_taken_from_anybody_and_other_bits_stay(tree):
+    tree.chmod(0o750)
+    (tree / "tree").chmod(0o2707)
+    share_tree(tree / "tree", tree)
+    assert mode_of(tree / "tree") == 0o2757
+
+
+def test_a_folder_that_is_to_be_written_by_others_is_so_by_those_who_may_write_above_it(tree):
+    tree.chmod(0o775)
+    share(tree / "tree", tree, writable=True)
+    assert mode_of(tree / "tree") == 0o775
+
+
+@pytest.mark.parametrize(
+    ("folder_mode", "hidden"),
+    [(0o755, ("group", "others")), (0o750, ("group",)), (0o700, ()), (0o711, ()), (0o1777, ())],
+)
+def test_whoever_cannot_read_what_is_in_a_folder_is_named(tree, folder_mode, hidden):
+    tree.chmod(folder_mode)
+    for below in (tree / "tree", tree / "tree" / "inner" / "file"):  # also where it is in a folder that is closed
+        assert hidden_from(below, tree) == hidden
+    share_tree(tree / "tree", tree)
+    assert hidden_from(tree / "tree", tree) == ()
+    assert hidden_from(tree / "not-there", tree) == ()
+
+
+@pytest.fixture
+def of_another(tree, monkeypatch):
+    """The folder belongs to a group that its user is not in."""
+    fstat = os.fstat
+
+    def told(descriptor):
+        found = list(fstat(descriptor))
+        if found[1] == tree.stat().st_ino:
+            found[5] = 4712
+        return os.stat_result(found)
+
+    def fchown(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(file_rights.os, "fstat", told)
+    monkeypatch.setattr(file_rights.os, "fchown", fchown)
+
+
+@pytest.mark.usefixtures("of_another")
+def test_a_group_that_would_be_kept_out_is_an_error_and_one_that_reads_as_others_do_is_none(tree):
+    tree.chmod(0o750)
+    with pytest.raises(PermissionError, match=r"the owner and group of its folder .*4712.* cannot be given"):
+        share(tree / "tree", tree)
+    tree.chmod(0o755)
+    share(tree / "tree", tree)

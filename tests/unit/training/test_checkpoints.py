@@ -42,6 +42,20 @@ def test_folders_in_a_checkpoint_are_kept(tmp_path):
     assert (keep_checkpoint(tmp_path, write, nothing) / "a" / "b" / "c").read_text() == "deep"
 
 
+def test_a_checkpoint_can_be_read_by_whoever_reads_the_folder_of_the_run_whatever_the_umask(tmp_path, umask):
+    def write(path):
+        (path / "a").mkdir()
+        (path / "a" / "weights").write_text("1")
+
+    run = tmp_path / "run"
+    run.mkdir()
+    run.chmod(0o755)
+    umask(0o077)
+    checkpoint = keep_checkpoint(run / "checkpoints", write, nothing)
+    modes = {path.stat().st_mode & 0o777 for path in (checkpoint.parent, checkpoint, checkpoint / "a")}
+    assert (modes, (checkpoint / "a" / "weights").stat().st_mode & 0o777) == ({0o755}, 0o644)
+
+
 def test_a_write_that_raises_leaves_nothing_and_is_raised_as_it_is(tmp_path):
     def write(path):
         (path / "weights").write_text("half")
