@@ -23,10 +23,11 @@ from penstock.artifact.manifest import DIGEST, MANIFEST
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.hosting.held_folder import STAGE
 
 VERSIONS: Final = "versions"
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
+_FOREIGN: Final = ("lost+found", "@eaDir", "Thumbs.db", "desktop.ini")
+"""Names that file systems and desktops put into any folder, besides those that begin with a dot, as .DS_Store."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def versions_there(model_dir: Path) -> frozenset[int]:
 
 
 def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset[int]:
-    """As `versions_there`, for who is about to change it: nothing else may be there, and no number too many.
+    """As `versions_there`, for who is about to change it: nothing else but what is foreign, and no number too many.
 
     One folder more than were published is what a publisher leaves that is killed before it replaces `CURRENT`.
 
@@ -232,7 +233,7 @@ def _no_link(folder: Path) -> Path:
 
 
 def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
-    """Each name in `versions` but those of stages, with its number; None for what is no version's folder."""
+    """Each name in `versions` but those of stages and foreign ones, with its number; None for what is no version."""
     check_versions_folder(model_dir)
     try:
         entries = os.scandir(model_dir / VERSIONS)
@@ -240,7 +241,7 @@ def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
         return
     with entries:
         for entry in entries:
-            if entry.name.startswith(STAGE):
+            if entry.name.startswith(".") or entry.name in _FOREIGN:  # so do the names of stages
                 continue
             fits = _NUMBER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             yield entry.name, int(entry.name) if fits else None

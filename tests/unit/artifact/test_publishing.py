@@ -221,6 +221,16 @@ def test_a_directory_that_is_not_as_it_was_left_is_told_and_not_changed(publishe
     assert files_of(there) == before
 
 
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000000001", "lost+found", "@eaDir"])
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
+def test_what_a_file_system_or_a_desktop_puts_among_the_versions_stops_nobody_and_stays(published, there, name, make):
+    published("abc")
+    make(there / "versions" / name)
+    published("d")
+    assert prune_versions(there, 1) == (1, 2)
+    assert names_in(there / "versions") == sorted(["3", "4", name])
+
+
 @pytest.mark.parametrize("name", ["mine", "4"])
 def test_what_else_is_among_the_versions_keeps_nobody_from_going_back(published, there, name):
     published("ab")
