@@ -67,12 +67,15 @@ def read_table(table: Any, names: Sequence[str], *, strict: bool = False) -> Raw
         strict: whether a row with another key is refused.
 
     Raises:
-        ConfigError: it is no table, or its columns are of several lengths.
+        ConfigError: it is no table, has two columns of one of the names, or its columns are of several lengths.
     """
     if isinstance(table, Mapping):
         return _from_columns({name: table[name] for name in names if name in table}, list(table), table)
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
         known = list(table.columns)
+        for name in names:
+            if known.count(name) > 1:
+                raise ConfigError(f"the table has {known.count(name)} columns of the name {name!r}: leave one of them")
         return _from_columns({name: table[name] for name in names if name in known}, known, table)
     if isinstance(table, (list, tuple)):
         return _from_rows(table, names, strict=strict)

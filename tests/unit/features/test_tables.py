@@ -320,6 +320,14 @@ def test_a_value_that_cannot_be_shown_is_refused_like_any_other():
     assert encoded.invalid[2].reason == "there is no feature column an integer of 16610 bits"
 
 
+def test_a_table_with_two_columns_of_one_name_is_told_as_that_where_the_name_is_asked_for():
+    frame = Frame({"a": [1], "b": [2]})
+    frame.columns = ["a", "b", "a"]
+    with pytest.raises(ConfigError, match="the table has 2 columns of the name 'a': leave one of them"):
+        read_table(frame, ["b", "a"])
+    assert read_table(frame, ["b"]).column("b") == [2]
+
+
 def test_a_table_tells_which_columns_it_has():
     table = read_table({"a": [1], "b": [2]}, ["a", "c"])
     assert "a" in table
