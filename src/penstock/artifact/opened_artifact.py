@@ -41,7 +41,8 @@ LARGEST_MANIFEST = 16 << 20
 """Bytes.  A manifest of ten thousand files has about 2 MiB."""
 SETTLED_SECONDS = 2.0
 """Age of a file from which on each later write gives it another time: those of some file systems are that coarse."""
-DIGEST_FILE = re.compile(rb"[0-9a-f]{64}\n")
+DIGEST_FILE = re.compile(rb"[0-9a-f]{64}(\n|\r\n|\r)")
+"""With any line end: git and editors change those of text files."""
 
 T = TypeVar("T")
 
@@ -191,7 +192,7 @@ def _seen(digest: str, stamps: Mapping[str, FileStamp]) -> str:
 
 def _read_manifest(folder: int) -> tuple[Manifest, str]:
     content = read_small(folder, MANIFEST, limit=LARGEST_MANIFEST)
-    said = read_small(folder, DIGEST, limit=65)
+    said = read_small(folder, DIGEST, limit=66)
     digest = sha256(content).hexdigest()
     if not DIGEST_FILE.fullmatch(said):
         raise ArtifactInvalid(f"{DIGEST} does not hold 64 hexadecimal digits and a line's end", file=DIGEST)
