@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import ConfigError
+
+_ADDRESS: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
+"""As s3://bucket/model."""
 
 
 def given_folder(name: str, path: object) -> Path:
     """The path that the argument `name` has.
 
     Raises:
-        ConfigError: it is no path: another type, nothing, or a text that no file can be called.
+        ConfigError: it is no path: another type, nothing, an address, or a text that no file can be called.
     """
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given or not _can_be_encoded(given):
         raise ConfigError(f"{name} takes the path of a folder, got {path!r}")
+    address = _ADDRESS.match(given)
+    if address:  # it is not repeated as a whole: it may have a password
+        raise ConfigError(
+            f"{name} takes the path of a folder of this machine, and {address[0]}… is an address: copy what is there "
+            "into a folder, and name that"
+        )
     return Path(given)
 
 

@@ -9,6 +9,7 @@ Contract
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,8 @@ from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid
 
 CHUNK = 1 << 20
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that git has put in place of a large one."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
 
@@ -42,7 +45,8 @@ class FileStamp(NamedTuple):
 def read_small(folder: int, path: str, *, limit: int) -> bytes:
     """The content of a file of at most `limit` bytes."""
     with _opened(folder, path) as file:
-        content = file.read(limit + 1)
+        content = file.read(max(limit + 1, len(LFS_POINTER)))
+    _check_no_pointer(path, content)
     if len(content) > limit:
         raise _invalid(path, f"has more than {limit} bytes")
     return content
@@ -91,9 +95,9 @@ def check_listing(folder: int, files: Iterable[str], *, besides: Iterable[str]) 
         if path in (expected if kind == "file" else folders if kind == "folder" else ()):
             found.add(path)
         elif path in expected:
-            raise _invalid(path, f"is a {kind}, and should be a file")
+            raise _invalid(path, f"is a {kind}, and should be a file{_remedy(kind)}")
         else:
-            raise _invalid(path, f"is a {kind} that the manifest does not list")
+            raise _invalid(path, f"is a {kind} that the manifest does not list{_remedy(kind)}")
     for path in sorted(expected - found):
         raise _invalid(path, "is missing")
 
@@ -126,15 +130,25 @@ def _stamp_of(file: BinaryIO) -> FileStamp:
     return FileStamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
+def _check_no_pointer(path: str, content: bytes) -> None:
+    if content.startswith(LFS_POINTER):
+        raise _invalid(path, "is a pointer of git-lfs, in place of the file: get the files by `git lfs pull`")
+
+
 def _check_size(file: BinaryIO, path: str, entry: FileEntry) -> None:
     size = os.fstat(file.fileno()).st_size
     if size != entry.bytes:
+        _check_no_pointer(path, file.read(len(LFS_POINTER)))
         raise _invalid(path, f"has {size} bytes, and the manifest says {entry.bytes}")
 
 
 def _check_content(path: str, entry: FileEntry, size: int, digest: str) -> None:
     if (size, digest) != (entry.bytes, entry.sha256):
         raise _invalid(path, f"is not as it was saved: its sha256 is {digest}, not {entry.sha256}")
+
+
+def _remedy(kind: str) -> str:
+    return ": copy the folder with the files that its links lead to, as `cp -rL` does" if kind == "link" else ""
 
 
 def _invalid(path: str, what: str) -> ArtifactInvalid:
@@ -196,4 +210,6 @@ def _named(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise _invalid(path, "is missing") from error
     except OSError as error:
+        if error.errno == errno.ELOOP:  # no link is followed
+            raise _invalid(path, f"cannot be read: it is a link{_remedy('link')}") from error
         raise _invalid(path, f"cannot be read: {error.strerror}") from error

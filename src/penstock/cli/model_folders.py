@@ -18,6 +18,8 @@ from penstock.errors import ConfigError
 from penstock.option_fields import flag_name
 from penstock.service import Service
 
+MOST_NAMED = 5
+"""Models that an error names."""
 MARKS = ("manifest.json", "CURRENT")
 """The file that makes a folder an artifact, and the one that makes it a model directory.
 
@@ -27,11 +29,16 @@ As in `artifact.manifest` and in `artifact.current_file`, which need numpy: a se
 
 def names_folder(text: str) -> bool:
     """Whether `text` names a folder: an artifact, a model directory, or a path that is of no ``.py`` file."""
+    where, address, _ = text.partition("://")
+    if address:  # it names none, and is told as that
+        return True
     where = text.partition(":")[0]
     if where.endswith(".py"):
         return False
     folder = os.path.isdir(text)  # noqa: PTH112  # `Path.is_dir` can raise, as of a name that is too long
     if holds_model(text) or (folder and not os.access(text, os.X_OK)):  # what it holds cannot be seen: that is told
+        return True
+    if folder and models_in(text):
         return True
     return "/" in text and (":" not in text or folder)  # a/good:service forgot the ending of its file
 
@@ -41,6 +48,17 @@ def holds_model(folder: str | os.PathLike[str]) -> bool:
     return any(os.path.isfile(Path(folder, mark)) for mark in MARKS)  # noqa: PTH113  # `Path.is_file` can raise
 
 
+def models_in(folder: str | os.PathLike[str]) -> list[str]:
+    """The names of the folders in it that look like artifacts or model directories; none where it has Python, too."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208  # the names alone
+    except OSError:
+        return []
+    if any(name.endswith(".py") for name in names):
+        return []
+    return [name for name in names if holds_model(Path(folder, name))]
+
+
 def load_folder(text: str, options: ArtifactOptions) -> Service:
     """The service of the artifact in the folder `text`, or of what is current in that model directory.
 
@@ -48,10 +66,21 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
         ConfigError: it cannot be opened with these options, or a library is missing.
         ArtifactInvalid: it is neither, or not as it was saved.
     """
+    if not holds_model(text) and (inside := models_in(text)):
+        raise ConfigError(_several_words(text, inside))
     check_numpy(f"{text}: to serve a trained model")
     from penstock.export.artifact_service import load
 
     return load(text, format=options.format, trust=options.trust, digest=options.digest)
+
+
+def _several_words(text: str, inside: Sequence[str]) -> str:
+    above = Path(text).absolute().parent
+    if Path(text).absolute().name == "versions" and holds_model(above):
+        return f"{text} has the versions of a model directory: name that, {Path(text).parent}"
+    named = " ".join(str(Path(text, name)) for name in inside[:MOST_NAMED])
+    more = f" and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
+    return f"{text} is no model, and a folder of models: name those to be served, of {named}{more}"
 
 
 def check_numpy(purpose: str) -> None:

@@ -99,7 +99,17 @@ def test_a_missing_file_is_refused(artifact, file):
 def test_a_link_in_the_place_of_a_file_is_refused_wherever_it_leads(artifact, file, target, tmp_path):
     (artifact / file).rename(tmp_path / "moved")
     (artifact / file).symlink_to(tmp_path / ("moved" if target == "itself" else "nowhere"))
-    refusal(artifact, file)
+    assert "is a link: copy the folder with the files that its links lead to, as `cp -rL`" in refusal(
+        artifact, file
+    ).replace(", and should be a file", "")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_told_with_how_to_get_the_file(artifact, file):
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
+    (artifact / file).write_text(pointer)
+    told = f"{file} is a pointer of git-lfs, in place of the file: get the files by `git lfs pull`"
+    assert told in refusal(artifact, file)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -231,6 +241,13 @@ def test_a_graph_may_do_without_an_input_that_the_model_does_not_use(artifact):
 
 
 # -- the digest -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
+def test_a_digest_may_have_any_line_end(artifact, end):
+    digest = (artifact / "DIGEST").read_bytes().rstrip()
+    (artifact / "DIGEST").write_bytes(digest + end)
+    assert open_artifact(artifact).digest == digest.decode()
 
 
 def test_the_expected_digest_pins_the_artifact(original):
