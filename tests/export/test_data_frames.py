@@ -95,6 +95,18 @@ def test_an_integer_category_with_missing_values_is_one_category_with_its_string
         assert_same(features.encode(pd.DataFrame({"a": pd.Series([9, None, 10], dtype=dtype)})), expected)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "boolean", "object"])
+def test_a_column_of_booleans_is_one_of_categories(dtype):
+    features = f.Features({"a": f.Vocabulary(["false", "true"], missing="false")})
+    assert features.encode(pd.DataFrame({"a": pd.Series([True, False], dtype=dtype)}))["a"].tolist() == [1, 0]
+
+
+def test_two_columns_of_one_name_are_told_as_that():
+    table = pd.concat([pd.DataFrame({"a": [1]}), pd.DataFrame({"a": [2]})], axis=1)
+    with pytest.raises(ConfigError, match="the table has 2 columns of the name 'a'"):
+        f.Features({"a": f.Numeric()}).encode(table)
+
+
 def test_a_time_is_refused_and_a_missing_one_is_missing():
     features = f.Features({"a": f.Numeric(missing=1)})
     times = pd.Series(pd.to_datetime(["2020-01-01", None]))

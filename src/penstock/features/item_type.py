@@ -75,6 +75,8 @@ def taken_types(kind: Kind) -> set[type]:
             types: set[type] = {int, float}
         case Text():
             types = {str}
+        case Hashed() | Vocabulary():
+            types = {int, float, str, bool}
         case _:
             types = {int, float, str}
     ignored = () if isinstance(kind, Crossed) else kind.ignore

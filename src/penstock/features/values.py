@@ -5,7 +5,7 @@ gives None for a value that is missing, and raises `ValueRefused` for one that i
 
 * Missing is what is None, NaN, pandas' NA and NaT, and what equals a value in `ignore`.
 * A numpy scalar counts as the Python value that it holds, a float16 or float32 as its shortest decimal.  A boolean is
-  neither a number nor a category.
+  no number; as a category it is its JSON text.
 * Nothing is rounded: an integer that a float cannot hold exactly, and a float that is no integer, are refused.
 """
 
@@ -170,12 +170,14 @@ class WholeReader(ValueReader[T]):
 
 
 class CategoryReader(WholeReader[str]):
-    """Reads a category, as a string.  An integer or whole float is its decimal string."""
+    """Reads a category, as a string.  An integer or whole float is its decimal string, a boolean "true" or "false"."""
 
-    wanted = "a string or an integer"
+    wanted = "a string, an integer or a boolean"
 
     def parse(self, value: Any) -> str:
         """The category as a string."""
+        if isinstance(value, bool):
+            return "true" if value else "false"
         if isinstance(value, str):
             if not is_text(value):
                 raise ValueRefused(f"{shown_value(value)} has half of a surrogate pair, which is no text")

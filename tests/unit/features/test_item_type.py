@@ -42,6 +42,12 @@ def test_a_request_becomes_a_row_that_is_encoded_as_its_dict_is():
     assert FEATURES.encode([read(row)])["age"].tolist() == [2**24]
 
 
+def test_a_boolean_is_a_category_and_no_id():
+    assert FEATURES.encode([read(GOOD | {"any": True})])["any"] == FEATURES.encode([GOOD | {"any": "true"}])["any"]
+    with pytest.raises(msgspec.ValidationError, match=r"got `bool` - at `\$.other`"):
+        read(GOOD | {"other": True})
+
+
 def test_an_integer_sent_for_a_number_stays_one():
     item = read(GOOD | {"age": 2**53 + 1})
     assert type(item.age) is int

@@ -231,7 +231,7 @@ def test_a_list_is_padded_with_id_and_weight_0(tags, weights, ids, weight):
         ({"a"}, [1], "$.tags", "expected a list, got set {'a'}"),
         (np.array([["a"]]), [1], "$.tags", "expected a list, got ndarray array([['a']], dtype='<U1')"),
         (["a", "z"], [1, 1], "$.tags[1]", "'z' is not one of the 3 known values"),
-        (["a", True, 0.5], [1, 1, 1], "$.tags[1]", "expected a string or an integer, got bool True"),
+        (["a", b"b", 0.5], [1, 1, 1], "$.tags[1]", "expected a string, an integer or a boolean, got bytes b'b'"),
         (["a"], None, "$.w", "has 0 weights for 1 values"),
         (["a"], [1, 2], "$.w", "has 2 weights for 1 values"),
         (None, [1], "$.w", "has 1 weights for 0 values"),

@@ -49,20 +49,32 @@ def test_an_integer_and_a_whole_float_are_the_category_of_their_digits():
 
 
 @pytest.mark.parametrize(
+    "column",
+    [[True, False, True], [np.True_, False, "true"], np.array([True, False, True])],
+    ids=["list", "mixed", "array"],
+)
+def test_a_boolean_is_the_category_of_its_text_in_json(column):
+    known = f.Vocabulary(["false", "true", "1"])
+    assert f.Features({"a": known}).encode({"a": column})["a"].tolist() == [1, 0, 1]
+    learnt = f.Features({"a": f.Vocabulary(max_size=9)}).fit({"a": column})
+    assert learnt.encode([{"a": True}, {"a": "true"}, {"a": False}])["a"].tolist() == [0, 0, 1]
+    assert one(f.Hashed(1000), True) == one(f.Hashed(1000), "true")
+    assert one(f.Vocabulary([False, True], ignore=["false"], missing=True), False) == 1
+
+
+@pytest.mark.parametrize(
     ("value", "why"),
     [
         (0.5, "a category is a string, an integer, or a whole float of at most 2**53, got 0.5"),
         (2.0**53 + 2, "a category is a string, an integer, or a whole float of at most 2**53"),
         (math.inf, "a category is a string, an integer, or a whole float"),
-        (True, "expected a string or an integer, got bool True"),
-        (np.True_, "expected a string or an integer, got bool True"),
-        (b"a", "expected a string or an integer, got bytes b'a'"),
-        (["a"], "expected a string or an integer, got list ['a']"),
-        ({"a": 1}, "expected a string or an integer, got dict"),
+        (b"a", "expected a string, an integer or a boolean, got bytes b'a'"),
+        (["a"], "expected a string, an integer or a boolean, got list ['a']"),
+        ({"a": 1}, "expected a string, an integer or a boolean, got dict"),
         ("a\ud800", "half of a surrogate pair"),
         pytest.param(10**5000, "expected a category, got an integer of 16610 bits", id="5000 digits"),
-        (np.datetime64(5, "ns"), "expected a string or an integer, got datetime64"),
-        (np.longdouble("0.1"), "expected a string or an integer, got longdouble"),
+        (np.datetime64(5, "ns"), "expected a string, an integer or a boolean, got datetime64"),
+        (np.longdouble("0.1"), "expected a string, an integer or a boolean, got longdouble"),
         (None, "is missing"),
         (math.nan, "is missing"),
         (np.datetime64("NaT"), "is missing"),
