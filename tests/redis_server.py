@@ -1,5 +1,7 @@
 """A Redis server of a test's own: on a Unix socket in a folder of its own, with an append-only file, no user's.
 
+With `port` and `address` it listens there too, and `private_sentinel` watches such servers.
+
 It is as a queue wants it: `appendonly yes` and `maxmemory-policy noeviction`.  A test may end it, start it again on the
 same files, stop it for a while, and talk to it.
 """
@@ -9,11 +11,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +30,21 @@ PATIENCE_SECONDS = 20.0
 
 
 class PrivateRedis:
-    """The process; `path` is its socket, and `url` what the library takes."""
+    """The process; `path` is its socket, and `url` what the library takes.  It listens at a `port`, too, if not 0."""
 
-    def __init__(self, program: str, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, address: str, port: int) -> None:
         self.path = str(folder / "redis.sock")
         self.url = f"unix://{self.path}"
+        self.address, self.port = address, port
         self._log = folder / "redis.log"
+        program = shutil.which("redis-server")
+        if program is None:
+            pytest.skip("redis-server is needed to test the queue in Redis: `make services` installs it")
         self._words = [
             program,
-            *("--port", "0", "--unixsocket", self.path, "--unixsocketperm", "600"),
-            *("--dir", str(folder), "--logfile", str(self._log), "--daemonize", "no"),
-            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
             *settings,
+            *("--bind", address, "--port", str(port), "--unixsocket", self.path, "--unixsocketperm", "600"),
+            *("--dir", str(folder), "--logfile", str(self._log), "--daemonize", "no"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -71,6 +77,22 @@ class PrivateRedis:
 
         return connect_redis(queue, unix_socket_path=self.path, **options)
 
+    def command(self, *words: Any) -> Any:
+        """What it answers to a command of an operator."""
+        redis = pytest.importorskip("redis")
+        with redis.Redis(unix_socket_path=self.path) as client:
+            return client.execute_command(*words)
+
+    def told(self, part: str) -> dict[str, Any]:
+        """What INFO has under `part`."""
+        redis = pytest.importorskip("redis")
+        with redis.Redis(unix_socket_path=self.path) as client:
+            return client.info(part)
+
+    def is_running(self) -> bool:
+        """Whether it was not ended."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """End it as a crash does."""
         self._process.kill()
@@ -93,15 +115,53 @@ class PrivateRedis:
 
 
 @contextmanager
-def private_redis(*settings: str) -> Iterator[PrivateRedis]:
+def private_redis(*settings: str, address: str = "127.0.0.1", port: int = 0) -> Iterator[PrivateRedis]:
     """A server for a while, with `settings` besides; without one, the test is skipped."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("redis-server is needed to test the queue in Redis: `make services` installs it")
+    as_a_queue_wants_it = (
+        *("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction"),
+        *("--replica-announce-ip", address),
+    )
+    with _served(*as_a_queue_wants_it, *settings, address=address, port=port) as server:
+        yield server
+
+
+@contextmanager
+def private_sentinel(primary: PrivateRedis, *settings: str, port: int, votes: int = 2) -> Iterator[PrivateRedis]:
+    """A Sentinel for a while, which knows `primary` as "queue"; `settings` are more lines of its configuration."""
+    with tempfile.TemporaryDirectory(prefix="penstock-sentinel-") as folder:
+        configuration = Path(folder, "sentinel.conf")  # it writes there, too
+        lines = (
+            f"sentinel monitor queue {primary.address} {primary.port} {votes}",
+            "sentinel down-after-milliseconds queue 1000",
+            "sentinel failover-timeout queue 5000",
+            *settings,
+        )
+        configuration.write_text("".join(f"{line}\n" for line in lines))
+        with _served(str(configuration), "--sentinel", address="127.0.0.1", port=port) as server:
+            yield server
+
+
+@contextmanager
+def _served(*settings: str, address: str, port: int) -> Iterator[PrivateRedis]:
     # The path of a Unix socket has at most 107 bytes; a test's own folder may be longer.
     with tempfile.TemporaryDirectory(prefix="penstock-redis-") as folder:
-        server = PrivateRedis(program, Path(folder), *settings)
+        server = PrivateRedis(Path(folder), *settings, address=address, port=port)
         try:
             yield server
         finally:
             server.end()
+
+
+def free_port(*addresses: str) -> int:
+    """A port that nothing listens on at any of these addresses."""
+    while True:
+        with ExitStack() as bound:
+            port = 0
+            try:
+                for address in addresses:
+                    sock = bound.enter_context(socket.socket())
+                    sock.bind((address, port))
+                    port = sock.getsockname()[1]
+            except OSError:
+                continue
+            return port

@@ -116,7 +116,7 @@ HEAVY = {
     },
     "argcomplete": {"cli/completion.py"},
     "watchfiles": {"cli/watched.py"},
-    "redis": {"jobs/stores/redis_.py"},
+    "redis": {"jobs/stores/redis_.py", "jobs/stores/redis_connections.py"},
 }
 """The libraries with weight, and the files that may import each."""
 NUMERIC = {"features", "graphs", "artifact", "export"}

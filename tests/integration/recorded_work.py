@@ -3,7 +3,7 @@
 What the consumer tells its store and every move of an output go into the file `JOBS_HISTORY`.  `JOBS_MUTANT` plants a
 mistake in the consumer, which the history must show, and `JOBS_BLOCKED_LOOP` keeps its event loop busy for so many
 seconds.  Outputs that a killed consumer was about to move are another's
-after `JOBS_DELIVERY_LEASE` seconds.
+after `JOBS_DELIVERY_LEASE` seconds.  Names of hosts are looked up in the file `MOVING_NAMES`, where there is one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from moving_names import VARIABLE, look_up_in
 
 from penstock.cli import main, work
 from penstock.jobs import upkeep
@@ -112,6 +114,8 @@ def run() -> int:
     work.Transfers = MovesEarly if MUTANT == "output moved early" else RecordedTransfers  # type: ignore[misc]
     upkeep.DELIVERY_LEASE_SECONDS = float(os.environ.get("JOBS_DELIVERY_LEASE", "1"))
     upkeep.ROUND_SECONDS = 0.5
+    if names := os.environ.get(VARIABLE):
+        look_up_in(names)
     if MUTANT == "no renewal":
         Renewing.start = lambda self: None  # type: ignore[method-assign]
     if blocked := float(os.environ.get("JOBS_BLOCKED_LOOP", "0")):

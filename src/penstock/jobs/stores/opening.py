@@ -25,6 +25,7 @@ def open_store(url: str, *, timeout: float = LONGEST_CALL_SECONDS) -> Store:
     * ``sqlite:///q.db``: a file below the current folder; ``sqlite:////path/q.db``: one with an absolute path.
       ``?synchronous=FULL`` or ``NORMAL``.
     * ``redis://HOST:PORT/DB``, ``rediss://…`` with TLS, ``unix:///path/of/redis.sock``.
+    * ``redis+sentinel://HOST:PORT,HOST:PORT/NAME``: the Redis server that these Sentinels know as the primary NAME.
 
     Each with ``?queue=NAME``; without it the queue is ``default``.
 

@@ -2,39 +2,38 @@
 
 Contract
 --------
-* A server is looked at before it is used: its version, and the schema of the queue; also after it was restarted.
+* A server is looked at before it is used: its version, and the schema of the queue; also after it was restarted, and
+  where its name leads to another one by now.
 * A server that was used and refuses us later is not available, as one that is gone: whoever holds jobs goes on with
   them, and asks again.
-* A call that loses its connection is made once more at once.  Every call ends within a few times the timeout.
+* A call that loses its connection, or is told that another server may be the one, is made once more at once, over a
+  new connection.  Every call ends within a few times the timeout.
 * No message and no `repr` has a password.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import redis
-from redis.backoff import NoBackoff
-from redis.connection import DefaultParser, SSLConnection
+from redis.connection import SSLConnection
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.retry import Retry
+from redis.exceptions import TimeoutError as NoAnswer
 
 from penstock.core.leases import LONGEST_CALL_SECONDS
 from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.advice import Advice
 from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
-from penstock.jobs.stores.redis_advice import LEAST_VERSION, advise, read_version
-from penstock.jobs.stores.redis_refusals import explain_refusal
-from penstock.jobs.stores.redis_scripts import read_scripts
+from penstock.jobs.stores.redis_advice import advise
+from penstock.jobs.stores.redis_connections import Sentinels, Unusable, look_at, make_client
+from penstock.jobs.stores.redis_refusals import explain_refusal, may_have_moved
+from penstock.jobs.stores.redis_scripts import SCRIPTS
 from penstock.jobs.stores.redis_store import RedisStore
 from penstock.jobs.stores.redis_tls import asked_wrongly
 from penstock.jobs.stores.urls import QUEUE_NAME, StoreUrl
 
-SCHEMA: Final = "1"
-"""The version of the records and indexes that the scripts keep."""
-
-_SCRIPTS = read_scripts()
 _TOLD: Final = ("server", "memory", "persistence", "replication")
 """The parts of INFO that an advice needs."""
 
@@ -50,7 +49,8 @@ def open_redis_store(place: StoreUrl, *, timeout: float = LONGEST_CALL_SECONDS) 
         parts["unix_socket_path"] = parts.pop("path")
     if parts.pop("connection_class", None) is SSLConnection:
         parts["ssl"] = True
-    return connect_redis(place.queue, timeout=timeout, bounds=place.bounds, **parts)
+    sentinels = Sentinels(place.sentinels, place.primary, timeout, place.sentinel_login) if place.sentinels else None
+    return connect_redis(place.queue, timeout=timeout, bounds=place.bounds, sentinels=sentinels, **parts)
 
 
 def connect_redis(
@@ -58,6 +58,7 @@ def connect_redis(
     *,
     timeout: float = LONGEST_CALL_SECONDS,
     bounds: WaitingBounds = NO_BOUNDS,
+    sentinels: Sentinels | None = None,
     **server: Any,
 ) -> RedisStore:
     """A store of the queue `queue` on the Redis server that `server` says.
@@ -66,6 +67,7 @@ def connect_redis(
         queue: the name of the queue.
         timeout: the seconds that it may take to connect, and to answer.
         bounds: how much may wait in the queue when this store submits.
+        sentinels: tell which server it is, where `server` does not say so.
         server: as `redis.Redis` takes it: `host`, `port`, `db`, `username`, `password`, `ssl`, `ssl_ca_certs`,
             `ssl_certfile`, `ssl_keyfile`, or `unix_socket_path`.
 
@@ -76,12 +78,12 @@ def connect_redis(
     """
     if QUEUE_NAME.fullmatch(queue) is None:
         raise ConfigError(f"the name of a queue has 1 to 64 of A-Z a-z 0-9 . _ -, got {queue!r}")
-    connected = RedisServer(queue, timeout, server)
+    connected = RedisServer(queue, timeout, server, sentinels)
     try:
         connected.prepare()
     except PenstockError as error:
         connected.close()
-        if isinstance(error, StoreUnavailable) and "unix_socket_path" not in server:
+        if isinstance(error, StoreUnavailable) and sentinels is None and "unix_socket_path" not in server:
             place, tls = (server.get("host", "localhost"), server.get("port", 6379)), bool(server.get("ssl"))
             if instead := asked_wrongly(*place, tls=tls, timeout=timeout):
                 raise ConfigError(f"{connected} {instead}") from None
@@ -89,53 +91,36 @@ def connect_redis(
     return RedisStore(connected, queue, bounds)
 
 
-class _Parser(DefaultParser):  # type: ignore[misc, valid-type]  # it has no types
-    """Reads answers, and does not refer to itself: else each connection would leave its buffer to the cycle collector.
-
-    The library's own keeps methods of itself as handlers of push messages, which protocol 2 does not have.
-    """
-
-    def __init__(self, socket_read_size: int) -> None:
-        super().__init__(socket_read_size)
-        for name, value in list(vars(self).items()):
-            if getattr(value, "__self__", None) is self:
-                setattr(self, name, None)
-
-
 class RedisServer:
-    """A Redis server with the scripts of one queue; threads share it.  `where` is what `connect_redis` takes."""
+    """A Redis server with the scripts of one queue; threads share it.  The arguments are those of `connect_redis`."""
 
-    def __init__(self, queue: str, timeout: float, where: dict[str, Any]) -> None:
-        self._queue = queue
+    def __init__(self, queue: str, timeout: float, where: dict[str, Any], sentinels: Sentinels | None = None) -> None:
         self._prefix = f"{{penstock:{queue}}}:"
-        self._where = where.get("unix_socket_path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+        host_and_port = f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+        self._where = where.get("unix_socket_path") or (host_and_port if sentinels is None else f"{sentinels!r}")
         self._timeout = timeout
-        self._client: Any = redis.Redis(  # Any: most of its methods have no types that mypy can use
-            **where,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            socket_read_size=1 << 18,
-            retry=Retry(NoBackoff(), 0),  # `run` decides what is tried again
-            protocol=2,
-        )
-        self._client.connection_pool.connection_kwargs["parser_class"] = _Parser
+        look = partial(look_at, repr(self), queue, self._prefix)
+        self._client: Any = make_client(where, sentinels, timeout, look)
 
     def __repr__(self) -> str:
         return f"Redis at {self._where}"
 
     def run(self, name: str, *arguments: str | bytes | float) -> Any:
         """See `ScriptServer`."""
-        sha, failures = _SCRIPTS[name].sha, 0
+        sha, failures, missing = SCRIPTS[name].sha, 0, False
         while True:
             try:
+                if missing:
+                    self._load_scripts()
                 return self._client.execute_command("EVALSHA", sha, 1, self._prefix, *arguments)
             except RedisError as error:
                 failures += 1
-                if failures > 2 or (failures > 1 and type(error) is Disconnected):
-                    raise self._not_now(error) from None
-                if isinstance(error, NoScriptError):
-                    self.prepare()  # it was restarted
-                elif type(error) is not Disconnected:
+                missing = isinstance(error, NoScriptError)  # it was restarted, or is another server
+                lost = type(error) is Disconnected or may_have_moved(type(error).__name__, str(error))
+                if lost or isinstance(error, NoAnswer):
+                    # That of the error is idle again, and others lead to where it did.  Calls of other threads go on.
+                    self._client.connection_pool.disconnect(inuse_connections=False)
+                if failures > 2 or (failures > 1 and lost) or not (missing or lost):
                     raise self._not_now(error) from None
 
     def prepare(self) -> None:
@@ -145,19 +130,7 @@ class RedisServer:
             ConfigError, StoreUnavailable: see `connect_redis`.
         """
         try:
-            server = self._info("server")
-            if read_version(server.get("redis_version", "")) < LEAST_VERSION:
-                found = server.get("redis_version", "unknown")
-                raise ConfigError(f"{self} is version {found}; at least 6.2 is needed")
-            run_id, script = server.get("run_id", ""), _SCRIPTS["open"].text
-            schema = self._client.execute_command("EVAL", script, 1, self._prefix, SCHEMA, run_id).decode()
-            if schema != SCHEMA:
-                raise ConfigError(
-                    f"queue {self._queue} in {self} has schema {schema}, and this Penstock knows {SCHEMA}"
-                )
-            # Behind the check: who misses a script comes here, so that nobody claims from a server not looked at.
-            for each in _SCRIPTS.values():
-                self._client.script_load(each.text)
+            self._load_scripts()
         except RedisError as error:
             raise self._explained(error) from None
 
@@ -172,6 +145,10 @@ class RedisServer:
     def close(self) -> None:
         """See `ScriptServer`."""
         self._client.close()
+
+    def _load_scripts(self) -> None:
+        for each in SCRIPTS.values():
+            self._client.script_load(each.text)
 
     def _info(self, part: str) -> dict[str, str]:
         return {name: str(value) for name, value in self._client.info(part).items()}
@@ -189,4 +166,6 @@ class RedisServer:
         return explained if isinstance(explained, StoreUnavailable) else StoreUnavailable(str(explained))
 
     def _explained(self, error: RedisError) -> PenstockError:
+        if isinstance(error, Unusable):
+            return error.explained
         return explain_refusal(repr(self), type(error).__name__, str(error), self._timeout)

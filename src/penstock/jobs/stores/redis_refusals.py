@@ -1,5 +1,7 @@
 """Say in a sentence what a Redis server that does not do what it is asked means: who can mend it, and whether to wait.
 
+Also whether another server may be the one by now, for which the server's name has to be looked up again.
+
 The library has a class for some of a server's refusals, and leaves others as they were sent; a script's refusal has the
 server's word somewhere in its text.  So both are looked at, as text.
 """
@@ -37,11 +39,27 @@ _NOT_NOW: Final = {
     "CLUSTERDOWN": "is part of a cluster that is down",
     "TryAgainError": "is moving this queue to another node of its cluster",
     "TRYAGAIN": "is moving this queue to another node of its cluster",
+    "AskError": "is moving this queue to another node of its cluster",
+    "ASK": "is moving this queue to another node of its cluster",
+    "UNBLOCKED": "has become a replica",
     "BUSY": "is busy with somebody's script",
 }
 _FULL: Final = dict.fromkeys(("OutOfMemoryError", "OOM"), "has no memory left: maxmemory is reached")
 """Refusals of what is new, while all else goes on."""
+_NOT_THE_ONE: Final = frozenset(
+    {
+        *("ReadOnlyError", "READONLY", "MasterDownError", "MASTERDOWN", "UNBLOCKED", "NOREPLICAS"),
+        *("BusyLoadingError", "LOADING"),
+        *("MovedError", "MOVED", "AskError", "ASK", "TryAgainError", "TRYAGAIN", "ClusterDownError", "CLUSTERDOWN"),
+    }
+)
+"""A server says so that it is no primary, or no longer the one of this queue, or may not be for long."""
 _WORD = re.compile(r"\b[A-Z]{3,12}\b")
+
+
+def may_have_moved(kind: str, text: str) -> bool:
+    """Whether a server's error says that another one may be the one.  Arguments are as in `explain_refusal`."""
+    return not _NOT_THE_ONE.isdisjoint(_words(kind, text))
 
 
 def explain_refusal(server: str, kind: str, text: str, timeout: float) -> PenstockError:
@@ -53,7 +71,7 @@ def explain_refusal(server: str, kind: str, text: str, timeout: float) -> Pensto
         text: its message.
         timeout: the seconds that an answer may take.
     """
-    words = (kind, *_WORD.findall(text))
+    words = _words(kind, text)
     for word in words:
         if word in _NOT_ALLOWED:
             return ConfigError(f"{server} {_NOT_ALLOWED[word]}")
@@ -67,3 +85,7 @@ def explain_refusal(server: str, kind: str, text: str, timeout: float) -> Pensto
     if kind == "ConnectionError":
         return StoreUnavailable(f"{server} cannot be reached: {text}")
     return StoreUnavailable(f"{server} did not do what it was asked: {text}")
+
+
+def _words(kind: str, text: str) -> tuple[str, ...]:
+    return (kind, *_WORD.findall(text))

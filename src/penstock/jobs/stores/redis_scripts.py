@@ -23,3 +23,6 @@ def read_scripts() -> dict[str, Script]:
     texts = {path.stem: path.read_text(encoding="utf-8") for path in sorted(_FOLDER.glob("*.lua"))}
     common = texts.pop(_COMMON)
     return {name: Script(common + text) for name, text in texts.items()}
+
+
+SCRIPTS: Final = read_scripts()

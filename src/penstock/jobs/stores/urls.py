@@ -9,6 +9,7 @@ Contract
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -23,7 +24,8 @@ QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 MEMORY: Final = "memory"
 SQLITE: Final = "sqlite"
-REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+unix")
+SENTINEL: Final = "redis+sentinel"
+REDIS_SCHEMES: Final = ("redis", "rediss", "unix", "redis+unix", SENTINEL)
 SCHEMES: Final = (MEMORY, SQLITE, *REDIS_SCHEMES)
 SYNCHRONOUS: Final = ("FULL", "NORMAL")
 
@@ -35,13 +37,15 @@ _PARAMETERS: Final = {
     "rediss": _TLS_PARAMETERS,
     "unix": ("db",),
     "redis+unix": ("db",),
+    SENTINEL: ("db", "sentinel_username", "sentinel_password"),
 }
 """Parameters behind the question mark, besides those of all schemes."""
+_SENTINEL_PORT: Final = 26379
 _MOST_DIGITS: Final = 18
 _LIKELY_SCHEME: Final = 0.7
 """How alike a wrong scheme must be to one that there is: `sqlite3` and `sqlite` have 0.92."""
 _CREDENTIALS = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:/*)?(?:([^:@/?#]*:))?.*@", re.DOTALL)
-_PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*(?:password|secret|token)[^=&]*=)[^&#]*", re.IGNORECASE)
+_PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*(?:passw|secret|token)[^=&]*=)[^&#]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,16 @@ class StoreUrl:
     reserve: int = RESERVE_BYTES
     """How many bytes of its file system new jobs leave free, with `SQLITE`."""
     server: str = field(default="", repr=False)
-    """The URL of the server as its library takes it, with its password and without our own parameters."""
+    """The URL of the server as its library takes it, with its password and without our own parameters.
+
+    With `SENTINEL` it has no host.
+    """
+    sentinels: tuple[tuple[str, int], ...] = ()
+    """Host and port of each Sentinel, with `SENTINEL`."""
+    primary: str = ""
+    """The name under which they know the server."""
+    sentinel_login: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The `username` and `password` that they want, where the URL has them."""
 
 
 def masked(url: str) -> str:
@@ -87,7 +100,7 @@ def read_store_url(url: str) -> StoreUrl:
     shown = masked(url)
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port = None if parts.scheme == SENTINEL else parts.port
     except ValueError as error:
         raise ConfigError(f"{shown} is not the URL of a queue: {_without_url(error)}") from None
     _check_scheme(parts.scheme, shown)
@@ -116,6 +129,18 @@ def read_store_url(url: str) -> StoreUrl:
         )
     if port == 0:
         raise ConfigError(f"{shown}: port 0 is none that a server listens on")
+    if parts.scheme == SENTINEL:
+        found = {name: given.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+        return StoreUrl(
+            SENTINEL,
+            queue,
+            shown,
+            bounds,
+            server=_watched_server_url(parts, given, shown),
+            sentinels=_sentinels(parts, shown),
+            primary=_primary(parts, shown),
+            sentinel_login={name: value for name, value in found.items() if value},
+        )
     return StoreUrl(parts.scheme, queue, shown, bounds, server=_server_url(parts, given, shown))
 
 
@@ -194,10 +219,53 @@ def _server_url(parts: SplitResult, given: dict[str, str], shown: str) -> str:
         if not parts.hostname:
             raise ConfigError(f"{shown} names no host: write {parts.scheme}://HOST:6379")
         database = parts.path.strip("/") or "0"
-    if not (database.isascii() and database.isdecimal()):
-        raise ConfigError(f"{shown}: a database of Redis is a number such as 0, got {database!r}")
+    _database(database, shown)
     query = urlencode(given, quote_via=quote)
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{query}' if query else ''}"
+
+
+def _sentinels(parts: SplitResult, shown: str) -> tuple[tuple[str, int], ...]:
+    login, _, places = parts.netloc.rpartition("@")
+    if "," in login:
+        raise ConfigError(
+            f"{shown}: the user and the password of Redis stand once, before the first Sentinel; a comma in them is %2C"
+        )
+    found = []
+    for place in places.split(","):
+        try:
+            one = urlsplit(f"//{place}")
+            host, port = one.hostname, one.port
+        except ValueError as error:
+            raise ConfigError(f"{shown}: in {place!r} {_without_url(error)}") from None
+        if not host:
+            raise ConfigError(f"{shown} names no Sentinel: write {SENTINEL}://HOST:PORT,HOST:PORT/NAME")
+        if port == 0:
+            raise ConfigError(f"{shown}: port 0 is none that a Sentinel listens on")
+        found.append((host, port or _SENTINEL_PORT))
+    return tuple(found)
+
+
+def _primary(parts: SplitResult, shown: str) -> str:
+    name = unquote(parts.path.strip("/"))
+    if not name:
+        raise ConfigError(
+            f"{shown} does not name the primary: write {SENTINEL}://HOST:PORT/NAME, with the NAME of `sentinel monitor`"
+        )
+    if "/" in name:
+        raise ConfigError(f"{shown}: {name!r} is no name of a primary; a database of Redis is written as ?db=1")
+    return name
+
+
+def _watched_server_url(parts: SplitResult, given: dict[str, str], shown: str) -> str:
+    """The URL of a server whose host only Sentinels know."""
+    login, at, _ = parts.netloc.rpartition("@")
+    return f"redis://{login}{at}/{_database(given.get('db', '0'), shown)}"
+
+
+def _database(text: str, shown: str) -> str:
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"{shown}: a database of Redis is a number such as 0, got {text!r}")
+    return text
 
 
 def _without_url(error: ValueError) -> str:

@@ -67,6 +67,28 @@ def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
     assert read_store_url(url).server == server
 
 
+@pytest.mark.parametrize(
+    ("url", "sentinels", "server"),
+    [
+        ("redis+sentinel://one/prices", (("one", 26379),), "redis:///0"),
+        ("redis+sentinel://me:p%40w@one:1,[::1]:2,two/prices?db=3", (("one", 1), ("::1", 2), ("two", 26379)),
+         "redis://me:p%40w@/3"),
+        ("redis+sentinel://:p%2Cw@one:1/prices?queue=a&max_waiting=1", (("one", 1),), "redis://:p%2Cw@/0"),
+    ],
+)  # fmt: skip
+def test_a_url_may_name_sentinels_and_what_they_call_the_primary(url, sentinels, server):
+    place = read_store_url(url)
+    assert (place.sentinels, place.primary, place.server) == (sentinels, "prices", server)
+    assert place.sentinel_login == {}
+
+
+def test_sentinels_may_want_a_user_and_a_password_of_their_own():
+    place = read_store_url("redis+sentinel://:geheim@one/p%C3%A9?sentinel_username=me&sentinel_password=gehe%26im")
+    assert place.sentinel_login == {"username": "me", "password": "gehe&im"}
+    assert place.primary == "pé"
+    assert "gehe" not in repr(place)
+
+
 @each(
     ("url", "words"),
     [
@@ -107,6 +129,21 @@ def test_the_library_of_redis_gets_the_url_without_our_parameters(url, server):
         ("redis://host:0", "port 0"),
         ("redis://[host", "its host cannot be read"),
         ("unix://", "names no socket"),
+        ("redis+sentinal://host/p", "did you mean redis+sentinel://?"),
+        ("redis+sentinel:///p", "names no Sentinel: write redis+sentinel://HOST:PORT,HOST:PORT/NAME"),
+        ("redis+sentinel://one,/p", "names no Sentinel"),
+        (
+            "redis+sentinel://one:1,two:2",
+            "does not name the primary: write redis+sentinel://HOST:PORT/NAME, with the NAME",
+        ),
+        ("redis+sentinel://one/p/1", "'p/1' is no name of a primary; a database of Redis is written as ?db=1"),
+        ("redis+sentinel://one/p?db=x", "a database of Redis is a number such as 0, got 'x'"),
+        ("redis+sentinel://one,two:x/p", "in 'two:x' its port is no number from 0 to 65535"),
+        ("redis+sentinel://one,two:0/p", "port 0"),
+        ("redis+sentinel://one,[::1/p", "its host cannot be read"),
+        ("redis+sentinel://a:b@one,a:b@two/p", "stand once, before the first Sentinel; a comma in them is %2C"),
+        ("redis+sentinel://one/p?sentinel_pasword=x", "did you mean sentinel_password?"),
+        ("redis://one/0?sentinel_password=x", "redis:// has no parameter 'sentinel_password'"),
     ],
 )
 def test_what_is_no_queue_is_told_in_a_sentence(url, words):
@@ -126,6 +163,12 @@ def test_what_is_no_queue_is_told_in_a_sentence(url, words):
         ("redis:/:geheim@host", "redis:/:***@host"),
         ("amqp://a:geheim@host", "amqp://a:***@host"),
         ("redis://host?password=geheim&queue=a", "redis://host?password=***&queue=a"),
+        (
+            "redis+sentinel://:geheim@a,b:1/p?sentinel_password=geheim&db=1",
+            "redis+sentinel://:***@a,b:1/p?sentinel_password=***&db=1",
+        ),
+        ("redis+sentinel://u:geheim@a,u:geheim@b/p", "redis+sentinel://u:***@b/p"),
+        ("redis://host?passwort=geheim", "redis://host?passwort=***"),
         ("sqlite:///a@b.db", "sqlite:///a@b.db"),
         ("sqlite://a:geheim@b.db", "sqlite://a:***@b.db"),
     ],
@@ -145,6 +188,11 @@ def test_the_password_of_a_url_is_not_shown(url, shown):
         "sqlite://me:geheim@q.db",
         "redys://me:geheim@host",
         "me:geheim@host",
+        "redis+sentinel://me:geheim@a,b:port/p",
+        "redis+sentinel://me:geheim@a,me:geheim@b/p",
+        "redis+sentinel://me:geheim@a",
+        "redis+sentinel://a/p?sentinel_passwd=geheim",
+        "redis+sentinel://a,[b/p?sentinel_password=geheim",
     ],
 )
 def test_no_error_tells_the_password(url):

@@ -174,5 +174,6 @@ elseif not call('HGET', META, 'paused') then
     call('SET', token, cmsgpack.pack(claimed), 'PX', string.format('%.0f', math.max(1, math.min(lease, 86400) * 1000)))
   end
 end
+if #claimed == 0 then refuse_on_replica() end
 write_indexes()
 return answer

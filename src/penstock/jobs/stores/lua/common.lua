@@ -161,6 +161,12 @@ local function write_though_full()
   call('DEL', PREFIX .. 'nothing')
 end
 
+-- Refuse on a replica, as a write does: its answer may be old, and a caller who only reads would stay with it for ever.
+local function refuse_on_replica()
+  local found = redis.pcall('DEL', PREFIX .. 'nothing')
+  if type(found) == 'table' and string.find(found.err, 'READONLY', 1, true) then error(found.err) end
+end
+
 -- -- records ----------------------------------------------------------------------------------------------------------
 
 local MUST = {

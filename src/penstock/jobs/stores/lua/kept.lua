@@ -1,5 +1,6 @@
 -- Inputs as they are kept.  ARGV, for each: id, key or ''.
 -- The answer, for each: the digest and the body of the job that has the key, or else the id; nil where there is none.
+refuse_on_replica()
 local answer = {}
 for first = 1, #ARGV, 2 do
   local id, key = ARGV[first], ARGV[first + 1]

@@ -1,4 +1,5 @@
 -- A job's result.  ARGV: its id.  The answer: the result, its media type, its output or ''; nil where it has none.
+refuse_on_replica()
 local job = load(ARGV[1])
 write_indexes()
 if not job or job.state ~= 'succeeded' then return false end

@@ -2,6 +2,7 @@
 -- The answer: what came of it, and the job as it is shown.  A call that comes twice does it once.
 local job = load(ARGV[1])
 if not job then
+  refuse_on_replica()
   write_indexes()
   return {'missing'}
 end
@@ -16,6 +17,7 @@ if ENDED[job.state] and job.state ~= 'succeeded' then
   enter_indexes(job)
   save(job)
 elseif job.retried ~= ARGV[2] then
+  refuse_on_replica()
   word = 'conflict'
 end
 write_indexes()

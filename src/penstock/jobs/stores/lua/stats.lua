@@ -1,5 +1,6 @@
 -- What lies in the queue.  The answer: a count for each of STATES, the oldest wait, how many deliveries are left, seconds
 -- for each job, '1' if paused.
+refuse_on_replica()
 local answer = {}
 for number, state in ipairs(STATES) do answer[number] = call('ZCARD', PREFIX .. 'state:' .. state) end
 local due = call('ZCOUNT', PREFIX .. 'scheduled', '-inf', now)  -- nobody has looked at them since they fell due
