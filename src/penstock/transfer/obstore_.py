@@ -5,7 +5,7 @@ Contract
 * Credentials, the region and the endpoint are those that obstore finds in the environment: ``AWS_ACCESS_KEY_ID``,
   ``AWS_REGION``, ``AWS_ENDPOINT_URL`` and so on, with ``AWS_ALLOW_HTTP=true`` for an endpoint without TLS.
 * TransferRefused is what is not there, is too large, or may not be touched (401, 403, 404); TransferFailed the rest.
-* Nothing is tried again here.
+* Nothing is tried again here.  After TransferFailed the next request looks the endpoint's name up again.
 * Who stops a transfer is heard between two pieces; one that waits for the server ends after `STALL_SECONDS`.
 
 An object appears whole or not.  What was uploaded of one that did not is given up; where that fails as well, the bucket
@@ -57,8 +57,8 @@ class ObjectStorage:
 
         Raises TransferRefused, TransferFailed and TransferStopped.
         """
-        with _told(place):
-            found = obstore.get(self._store(place), place.key)
+        with self._told(place) as store:
+            found = obstore.get(store, place.key)
             nbytes = found.meta["size"]
             if nbytes > most_bytes:
                 raise TransferRefused(f"{place} has {nbytes} bytes; at most {most_bytes} are taken")
@@ -66,7 +66,7 @@ class ObjectStorage:
             pieces = iter(found.stream(min_chunk_size=PIECE_BYTES))
         while True:
             limit.left()
-            with _told(place):
+            with self._told(place, store):
                 piece = next(pieces, None)
             if piece is None:
                 break
@@ -80,9 +80,9 @@ class ObjectStorage:
         """Write an object, whatever is there.  Raises as `read` does."""
         in_parts = outgoing.nbytes > PART_BYTES
         chunks = _watched(outgoing, limit)  # what it raises comes out of `put` as it is
-        with _told(place):
+        with self._told(place) as store:
             obstore.put(
-                self._store(place),
+                store,
                 place.key,
                 chunks if in_parts else b"".join(chunks),
                 attributes={"Content-Type": outgoing.content_type},
@@ -96,8 +96,7 @@ class ObjectStorage:
 
         S3 copies at most 5 GiB in one go.  Raises TransferFailed, and TransferRefused where there is neither.
         """
-        with _told(place):
-            store = self._store(place)
+        with self._told(place) as store:
             try:
                 obstore.copy(store, part.key, place.key)
             except NOT_FOUND:
@@ -107,13 +106,32 @@ class ObjectStorage:
 
     def remove(self, place: ObjectPlace) -> None:
         """Remove an object; nothing where there is none.  Raises TransferRefused and TransferFailed."""
-        with _told(place), suppress(*NOT_FOUND):
-            obstore.delete(self._store(place), place.key)
+        with self._told(place) as store, suppress(*NOT_FOUND):
+            obstore.delete(store, place.key)
+
+    @contextmanager
+    def _told(self, place: ObjectPlace, store: S3Store | None = None) -> Iterator[S3Store]:
+        """Give the store, or that of the place's bucket, and turn what the library says into what a caller acts on."""
+        try:
+            if store is None:
+                store = self._store(place)
+            yield store
+        except NOT_FOUND:
+            raise TransferRefused(f"{place}: there is no such object, or no such bucket") from None
+        except (PermissionDeniedError, UnauthenticatedError):
+            raise TransferRefused(f"{place}: permission denied") from None
+        except BaseError as error:
+            # It keeps connections, and their address may not be the endpoint's any more: the next store looks it up.
+            if self._stores.get(place.bucket) is store:  # not one that another thread has made since
+                self._stores.pop(place.bucket, None)
+            reason = " ".join(str(error).partition("Debug source:")[0].split())[:LONGEST_REASON]
+            raise TransferFailed(f"{place}: {reason}") from None
 
     def _store(self, place: ObjectPlace) -> S3Store:
         """The store of the place's bucket.  Two threads may make one at the same time: one of them is kept."""
-        if place.bucket not in self._stores:
-            made = S3Store(
+        store = self._stores.get(place.bucket)
+        if store is None:
+            store = S3Store(
                 place.bucket,
                 client_options={
                     # These options stand for all that the library would find in the environment for its client.
@@ -124,8 +142,8 @@ class ObjectStorage:
                 },
                 retry_config={"max_retries": 0},
             )
-            self._stores.setdefault(place.bucket, made)
-        return self._stores[place.bucket]
+            store = self._stores.setdefault(place.bucket, store)
+        return store
 
 
 def _watched(outgoing: Outgoing, limit: TimeLimit) -> Iterator[bytes]:
@@ -133,17 +151,3 @@ def _watched(outgoing: Outgoing, limit: TimeLimit) -> Iterator[bytes]:
     for chunk in outgoing.chunks():
         limit.left()
         yield bytes(chunk)
-
-
-@contextmanager
-def _told(place: ObjectPlace) -> Iterator[None]:
-    """Turn what the library says into what a caller acts on."""
-    try:
-        yield
-    except NOT_FOUND:
-        raise TransferRefused(f"{place}: there is no such object, or no such bucket") from None
-    except (PermissionDeniedError, UnauthenticatedError):
-        raise TransferRefused(f"{place}: permission denied") from None
-    except BaseError as error:
-        reason = " ".join(str(error).partition("Debug source:")[0].split())[:LONGEST_REASON]
-        raise TransferFailed(f"{place}: {reason}") from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -227,6 +229,22 @@ def test_what_the_store_answers_says_whether_to_try_again(objects, s3, status, k
         with pytest.raises(kind, match="s3://out/results"):
             call()
     assert len(s3.log) == 2, "tried once each"
+
+
+def test_no_connection_to_a_store_that_failed_is_used_again(objects, s3):
+    """The name of the endpoint may lead elsewhere by now."""
+    s3.objects[PLACE] = b"result"
+    together = threading.Barrier(2)
+    s3.fails = lambda method, path: together.wait() * 0
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(objects.read, [URL, URL]))  # so that one is left besides that of the failure
+    s3.fails = lambda method, path: 503
+    with pytest.raises(TransferFailed):
+        objects.read(URL)
+    s3.fails = lambda method, path: 0
+    before = len(s3.open)
+    assert objects.read(URL).body == b"result"
+    assert len(s3.open) == before + 1
 
 
 def test_an_object_that_is_cut_off_is_a_failure_and_leaves_nothing(objects, s3):
