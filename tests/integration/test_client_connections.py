@@ -119,6 +119,43 @@ async def test_no_more_connections_are_kept_than_may_be(way, monkeypatch):
         await wire.close()
 
 
+class Former(Server):
+    """Refuses twice, with an answer that begins with `head`, and leaves the connection open; then it answers."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.head = head
+        self.refusals = 2
+        self.accepted = 0
+
+    async def answer(self, reader, writer):
+        self.accepted += 1
+        await super().answer(reader, writer)
+
+    async def respond(self, reader, writer):
+        if self.refusals:
+            self.refusals -= 1
+            writer.write(self.head + b"retry-after-ms: 0\r\ncontent-length: 1\r\n\r\n1")
+        else:
+            await super().respond(reader, writer)
+
+
+@pytest.mark.parametrize(
+    ("head", "accepted"),
+    [
+        (b"HTTP/1.1 503 X\r\n", 3),
+        (b"HTTP/1.1 421 X\r\nx-should-retry: true\r\n", 3),
+        (b"HTTP/1.1 503 X\r\nx-should-retry: true\r\n", 1),
+    ],
+    ids=["of a proxy", "misdirected", "of ours"],
+)
+async def test_a_connection_to_who_is_not_the_server_is_not_used_again(head, accepted):
+    server = Former(head)
+    async with serving(server) as url, AsyncClient(url) as c:
+        assert await c.predict(1) == 1
+        assert server.accepted == accepted
+
+
 # -- limits, by each client over each transport ------------------------------------------------------------------------
 
 each_client = pytest.mark.parametrize("kind", [AsyncClient, Client])

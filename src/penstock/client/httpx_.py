@@ -6,6 +6,7 @@ Contract
   ``sent=True``: what was sent may have run.
 * Whoever is cancelled, at whatever point, leaves no connection open: the server withdraws the item, and nobody later
   waits for a connection that is in nobody's hands.
+* A connection that is kept is closed at an answer after which the server's name may lead elsewhere.
 * An answer has at most as many bytes as its request says, and one that is no success `LARGEST_PAGE_BYTES`; the
   connection of a larger one is closed.
 
@@ -59,11 +60,14 @@ class HttpxWire:
             await transport.aclose()
             raise
         self._idle.append((time.monotonic(), transport))
-        await self._close_old()
+        if isinstance(found, Reply) and found.may_have_moved:
+            await self.close()  # whatever leads to that address; the next connection looks the name up again
+        else:
+            await self._close_old()
         return found
 
     async def close(self) -> None:
-        """Close every connection, of which none is in use."""
+        """Close every connection that is not in use."""
         while self._idle:
             await self._idle.popleft()[1].aclose()
 

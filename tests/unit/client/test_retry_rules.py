@@ -45,6 +45,16 @@ def test_the_header_decides_and_else_the_status(status, told, usually, harmless)
     assert judge_reply(reply, harmless=True) is harmless
 
 
+@each(
+    ("status", "moved", "moved_though_ours"),
+    [(200, False, False), (421, True, True), (429, False, False), (500, False, False), (502, True, False),
+     (503, True, False), (504, True, False)],
+)  # fmt: skip
+def test_who_is_not_our_server_may_be_at_an_address_that_was_its(status, moved, moved_though_ours):
+    assert Reply(status, {}, b"").may_have_moved is moved
+    assert Reply(status, {"x-should-retry": "true"}, b"").may_have_moved is moved_though_ours
+
+
 def test_a_connection_that_never_was_is_tried_again_and_a_lost_one_only_where_it_does_no_harm():
     never_was, lost = NoReply(sent=False, detail=""), NoReply(sent=True, detail="")
     assert [judge_reply(reply, harmless=False) for reply in (never_was, lost)] == [UNASKED, NEVER]
