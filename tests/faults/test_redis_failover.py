@@ -6,6 +6,7 @@ No job is lost, none is done twice, and nobody is restarted.
 from __future__ import annotations
 
 import itertools
+import os
 import socket
 import threading
 import time
@@ -111,6 +112,37 @@ def test_consumers_and_submitters_follow_the_name_after_a_planned_failover(pair,
         assert not any(job.attempts for job in queue.jobs())
         claimed = [event.at for event in queue.events() if event.act is Act.CLAIM and event.ended and event.parts]
         assert min(at for at in claimed if at > moved) - moved <= tight(FOLLOWS_WITHIN)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_many_failovers_beside_kills_lose_nothing_and_double_nothing(pair, tmp_path):
+    """Only a job that somebody held who was killed runs again, and each such run is counted as lost."""
+    rounds = int(os.environ.get("SOAK_FAILOVERS", "20"))
+    names = {VARIABLE: str(pair.name.path)}
+    with queue_in(tmp_path, pair.url) as queue:
+        working = [queue.work("--lease", "12", **names).up() for _ in range(2)]
+        for number in range(rounds):
+            queue.submit_many(JOBS, seconds=SLOW, prefix=f"round-{number}")
+            done = queue.states()[JobState.SUCCEEDED]
+            queue.until(lambda done=done: queue.states()[JobState.SUCCEEDED] >= done + 4, "some jobs to be done")
+            if number % 2:
+                working.pop(0).kill()
+                working.append(queue.work("--lease", "12", **names))
+            noticed = working[0].output.count("is a replica")
+            pair.fail_over()
+            if number % 3:
+                queue.until(
+                    lambda noticed=noticed: working[0].output.count("is a replica") > noticed, "it to be noticed"
+                )
+            pair.move_name()
+            queue.until_done()
+        for each in working:
+            each.up().end()
+        queue.check()
+        for job in queue.jobs():
+            assert queue.calls(job.id) <= 1 + job.attempts.get("lost", 0), job
+            assert {attempt.cause for attempt in job.history} <= {"succeeded", "lost", "released"}, job
 
 
 def leave_alone(server):
