@@ -55,7 +55,7 @@ log = guarded_logger("penstock.jobs")
 LEAST_TRANSFERS: Final = 16
 MOST_TRANSFERS: Final = 128
 """How many inputs of a service are fetched at a time, and how many outputs stored: two for each item of a batch of
-every worker, within these bounds.  One host has half of them at most."""
+every worker, within these bounds.  A single host has half of them at most."""
 FILE_THREADS: Final = 4
 """How many files of ours are read, written or removed at a time."""
 STUCK_SECONDS: Final = 60.0

@@ -124,7 +124,7 @@ class HolderTests(StoreCase):
             assert ids(store.claim("h", lease=LONG, rooms=[Room(("",), 9, 0, of_host=9)])) == ["b"]
 
     def test_a_host_that_has_its_share_is_passed_over(self) -> None:
-        """What is held counts, and what the claim takes; the others come in their order."""
+        """Its jobs that are held count, and those that the claim takes; the others come in their order."""
         with self.opened() as store:
             for number in range(40):
                 put(store, f"x{number:02}", input_url=f"https://x/{number}")

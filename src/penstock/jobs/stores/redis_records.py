@@ -119,11 +119,9 @@ def read_shown_job(answer: Sequence[bytes], queue: str) -> tuple[int, Job]:
     return record.seq, job
 
 
-def room_words(room: Room) -> tuple[str | int, ...]:
-    """The arguments of `claim.lua` for `room`."""
-    counts = max(room.jobs, 0), room.nbytes, room.of_host, len(room.services), len(room.at_hosts)
-    hosts = [word for host_and_jobs in room.at_hosts.items() for word in host_and_jobs]
-    return *counts, *room.services, *hosts
+def rooms_word(rooms: Sequence[Room]) -> bytes:
+    """The argument of `claim.lua` for `rooms`."""
+    return encode([(*room[:4], dict(room.at_hosts)) for room in rooms])
 
 
 def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJob:

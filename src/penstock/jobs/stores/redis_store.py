@@ -218,9 +218,9 @@ class RedisStore:
             return []
         token = self._unanswered.pop(holder, None) or next(self._tokens)
         most_lost = MOST_ATTEMPTS[Cause.LOST]
-        words = itertools.chain.from_iterable(map(records.room_words, rooms))
+        wanted = records.rooms_word(rooms)
         try:
-            found = self._server.run("claim", holder, lease, token, most_lost, _LOST, *words)
+            found = self._server.run("claim", holder, lease, token, most_lost, _LOST, wanted)
         except StoreUnavailable:
             self._unanswered[holder] = token
             raise

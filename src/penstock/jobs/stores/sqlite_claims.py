@@ -33,7 +33,7 @@ _LAPSED: Final = "queue = ? AND state = 2 AND lease_until <= ?"
 
 
 class _Candidate(NamedTuple):
-    """A job that may be claimed.  The order of the first three is that of claims."""
+    """A job that may be claimed.  The order of the first two is that of claims."""
 
     rank: int
     turn: int
@@ -63,8 +63,13 @@ class _Candidate(NamedTuple):
 
 
 _CANDIDATE: Final = ", ".join(_Candidate._fields)
-_FIRST: Final = (-math.inf, 0, 0)
+_BEFORE_ALL: Final = (-math.inf, 0)
 """A place before all jobs."""
+MOST_HOSTS: Final = 100
+"""Of so many hosts at most each is looked at by itself."""
+_NEXT_HOST: Final = (
+    "SELECT min(host) FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND elsewhere = 1 AND host > ?"
+)
 _LEASED: Final = NUMBERS[JobState.LEASED]
 
 
@@ -75,14 +80,11 @@ def may_claim(connection: sqlite3.Connection, queue: int, rooms: Sequence[Room],
         return True
     if paused:
         return False
-    if connection.execute(f"SELECT 1 FROM jobs WHERE {_LAPSED} LIMIT 1", (queue, now.boottime)).fetchone():  # noqa: S608
+    if _any_lapsed(connection, queue, now):
         return True
-    for room in rooms:
-        kind, values = _kind_of(room, room.full_hosts)
-        one = f"SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND {kind} LIMIT 1"  # noqa: S608
-        if any(connection.execute(one, (queue, service, *values)).fetchone() for service in room.services):
-            return True
-    return False
+    lanes = (lane for room in rooms for service in room.services for lane in _lanes(connection, queue, service, room))
+    one = "SELECT 1 FROM jobs WHERE queue = ? AND state = 1 AND {} LIMIT 1"
+    return any(connection.execute(one.format(lane), (queue, *values)).fetchone() for lane, values in lanes)
 
 
 def claim_jobs(
@@ -93,7 +95,9 @@ def claim_jobs(
     (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
     if paused:
         return []
-    taken = [each for room in rooms if room.jobs > 0 for each in _first(connection, queue, room, now)]
+    lapsed = _any_lapsed(connection, queue, now)
+    wanted = [room for room in rooms if room.jobs > 0]
+    taken = [each for room in wanted for each in _first(connection, queue, room, now, with_lapsed=lapsed)]
     bodies = _bodies(connection, [each.seq for each in taken if each.size])
     until = now.boottime + lease
     changes: list[tuple[tuple[Any, ...], int]] = []
@@ -150,49 +154,80 @@ def renew_leases(
     return [Renewed(Answer.LOST) if each is None else Renewed(Answer.OK, bool(each[1])) for each in found]
 
 
-def _first(connection: sqlite3.Connection, queue: int, room: Room, now: Reading) -> list[_Candidate]:
-    """The jobs for one room."""
+def _first(
+    connection: sqlite3.Connection, queue: int, room: Room, now: Reading, *, with_lapsed: bool
+) -> list[_Candidate]:
+    """The jobs for one room; `with_lapsed`: there are some whose lease has run out."""
     taken: list[_Candidate] = []
-    at_hosts, left, after = Counter(room.at_hosts), room.nbytes, _FIRST
+    at_hosts, left, after = Counter(room.at_hosts), room.nbytes, _BEFORE_ALL
     while True:
         passed_over = False
-        found = _candidates(connection, queue, room._replace(at_hosts=at_hosts), after, now)
+        found = _candidates(connection, queue, room._replace(at_hosts=at_hosts), after, now, with_lapsed=with_lapsed)
         for each in found:
-            after = each[:3]
-            if each.host and at_hosts[each.host] >= room.of_host:
-                passed_over = True
-                continue
+            if room.of_host:
+                if at_hosts[each.host] >= room.of_host:
+                    passed_over = True
+                    continue
+                at_hosts[each.host] += 1
             left -= each.size
             if left < 0 and taken:
                 return taken
-            at_hosts[each.host] += 1
             taken.append(each)
             if len(taken) == room.jobs:
                 return taken
         if not passed_over:  # else there may be jobs of other hosts behind these
             return taken
+        after = found[-1][:2]
 
 
 def _candidates(
-    connection: sqlite3.Connection, queue: int, room: Room, after: tuple[float, int, int], now: Reading
+    connection: sqlite3.Connection,
+    queue: int,
+    room: Room,
+    after: tuple[float, int],
+    now: Reading,
+    *,
+    with_lapsed: bool,
 ) -> list[_Candidate]:
     """The first jobs behind a place that are of the room's kind, as many as may be taken of it."""
-    kind, values = _kind_of(room, room.full_hosts)
-    kind += " AND (rank, turn, seq) > (?, ?, ?) ORDER BY rank, turn, seq LIMIT ?"
-    values = [*values, *after, room.jobs]
-    candidates = _lapsed(connection, queue, room.services, kind, values, now)
-    waiting = f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND {kind}"  # noqa: S608
+    in_order = "(rank, turn) > (?, ?) ORDER BY rank, turn LIMIT ?"
+    last = (*after, room.jobs)
+    kind, values = _kind_of(room)
+    kind += f" AND service IN ({','.join('?' * len(room.services))}) AND {in_order}"
+    candidates = _lapsed(connection, queue, kind, (*values, *room.services, *last), now) if with_lapsed else []
     for service in room.services:
-        candidates += map(_Candidate._make, connection.execute(waiting, (queue, service, *values)))
-    candidates.sort(key=lambda each: each[:3])
+        for lane, lane_values in _lanes(connection, queue, service, room):
+            waiting = f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND {lane} AND {in_order}"  # noqa: S608
+            candidates += map(_Candidate._make, connection.execute(waiting, (queue, *lane_values, *last)))
+    candidates.sort(key=lambda each: each[:2])
     return candidates[: room.jobs]
 
 
-def _kind_of(room: Room, full_hosts: Sequence[str]) -> tuple[str, list[Any]]:
+def _kind_of(room: Room) -> tuple[str, tuple[Any, ...]]:
     """A condition for the jobs of a room, and its values."""
     if not room.of_host:
-        return "(host <> '') = 0", []
-    return f"(host <> '') = 1 AND host NOT IN ({','.join('?' * len(full_hosts))})", list(full_hosts)
+        return "elsewhere = 0", ()
+    full = room.full_hosts
+    return f"elsewhere = 1 AND host NOT IN ({','.join('?' * len(full))})", tuple(full)
+
+
+def _lanes(connection: sqlite3.Connection, queue: int, service: str, room: Room) -> list[tuple[str, tuple[Any, ...]]]:
+    """Conditions for the jobs of a service that wait and are of the room's kind, with their values.
+
+    Each host has one, so that no job is looked at of a host that has its share; or all have one, where they are many.
+    """
+    kind, values = _kind_of(room)
+    lane = (f"service = ? AND {kind}", (service, *values))
+    if not room.of_host:
+        return [lane]
+    hosts: list[str] = []
+    host = ""
+    while (host := connection.execute(_NEXT_HOST, (queue, service, host)).fetchone()[0]) is not None:
+        hosts.append(host)
+        if len(hosts) > MOST_HOSTS:
+            return [lane]
+    full = set(room.full_hosts)
+    return [("service = ? AND elsewhere = 1 AND host = ?", (service, host)) for host in hosts if host not in full]
 
 
 def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]:
@@ -202,14 +237,19 @@ def _bodies(connection: sqlite3.Connection, seqs: list[int]) -> dict[int, bytes]
     return bodies
 
 
+def _any_lapsed(connection: sqlite3.Connection, queue: int, now: Reading) -> bool:
+    """Whether the lease of a job has run out."""
+    query = f"SELECT 1 FROM jobs WHERE {_LAPSED} LIMIT 1"  # noqa: S608
+    return connection.execute(query, (queue, now.boottime)).fetchone() is not None
+
+
 def _lapsed(
-    connection: sqlite3.Connection, queue: int, services: Sequence[str], kind: str, values: Sequence[Any], now: Reading
+    connection: sqlite3.Connection, queue: int, kind: str, values: Sequence[Any], now: Reading
 ) -> list[_Candidate]:
-    """The first jobs of a kind whose lease has run out and that may be claimed; those whose run ends by it end here."""
-    places = ",".join("?" * len(services))
-    query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND service IN ({places}) AND {kind}"  # noqa: S608
+    """The jobs of a kind whose lease has run out and that may be claimed; those whose run ends by it end here."""
+    query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND {kind}"  # noqa: S608
     while True:
-        rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *services, *values))]
+        rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *values))]
         over = [(each, to) for each in rows if (to := _end_of_lapsed(each, now)) is not None]
         if not over:
             return rows

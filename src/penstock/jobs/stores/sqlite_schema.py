@@ -53,14 +53,17 @@ FIRST: Final = (
 SECOND: Final = (
     # last_turn: the highest `turn` of a job that had to rest; newer jobs have a higher `seq`.
     "ALTER TABLE queues ADD COLUMN last_turn INTEGER NOT NULL DEFAULT 0",
-    # turn: the order of claims among jobs of one rank.  host: where the input is, see `host_of`; '' is the file.
+    # turn: the order of claims among jobs of one rank; it is `seq` until a job has to rest.  elsewhere: whether the
+    # input is at `host`, which is as `host_of` says.
     "ALTER TABLE jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE jobs ADD COLUMN elsewhere INTEGER NOT NULL DEFAULT 0",
     "ALTER TABLE jobs ADD COLUMN host TEXT NOT NULL DEFAULT ''",
     "UPDATE jobs SET turn = seq",
-    """UPDATE jobs SET host = lower(substr(input_url, 1, instr(input_url, '://') + 1
+    """UPDATE jobs SET elsewhere = 1, host = lower(substr(input_url, 1, instr(input_url, '://') + 1
         + instr(substr(input_url, instr(input_url, '://') + 3) || '/', '/'))) WHERE input_url IS NOT NULL""",
     "DROP INDEX waiting",
-    "CREATE INDEX waiting ON jobs (queue, service, host <> '', rank, turn, seq, host, since) WHERE state = 1",
+    "CREATE INDEX waiting ON jobs (queue, service, elsewhere, rank, turn, since) WHERE state = 1",
+    "CREATE INDEX waiting_at ON jobs (queue, service, host, rank, turn) WHERE state = 1 AND elsewhere = 1",
 )
 COUNT_WAITING: Final = (
     # For a queue in which only so much may wait: how many jobs are scheduled or waiting, and the bytes of their inputs.

@@ -17,11 +17,11 @@ from penstock.jobs.store import Delivery, KeptInput, NewJob
 from penstock.jobs.stores.sqlite_passing import catch_up, leave_deliveries
 from penstock.jobs.stores.sqlite_rows import NUMBERS, PLACES, STATES, chunks, jobs_where
 
-_INSERT: Final = (
-    "INSERT INTO jobs (seq, queue, state, service, rank, since, fence, size, due, not_before, deadline, created, id, "
-    "job_key, digest, content_type, accept, input_url, output, turn, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-    "?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_COLUMNS: Final = (
+    "seq, queue, state, service, rank, since, fence, size, due, not_before, deadline, created, id, job_key, digest, "
+    "content_type, accept, input_url, output, turn, elsewhere, host"
 )
+_INSERT: Final = f"INSERT INTO jobs ({_COLUMNS}) VALUES ({', '.join('?' * len(_COLUMNS.split(', ')))})"  # noqa: S608
 
 
 def submit_jobs(
@@ -258,6 +258,7 @@ def _row(seq: int, queue: int, job: NewJob, fence: int, now: Reading) -> tuple[A
         job.input_url,
         job.output,
         seq,
+        job.input_url is not None,
         job.host,
     )
 

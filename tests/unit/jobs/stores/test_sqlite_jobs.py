@@ -206,11 +206,11 @@ def test_a_claim_reads_its_jobs_from_an_index(store):
     plan = store._read(
         lambda connection, _: connection.execute(
             "EXPLAIN QUERY PLAN SELECT id FROM jobs WHERE queue = 1 AND state = 1 AND service = '' "
-            "AND (host <> '') = 0 AND (rank, turn, seq) > (-9, 0, 0) ORDER BY rank, turn, seq LIMIT 64"
+            "AND elsewhere = 0 AND (rank, turn) > (-9, 0) ORDER BY rank, turn LIMIT 64"
         ).fetchall()
     )
     assert [row[3] for row in plan] == [
-        "SEARCH jobs USING INDEX waiting (queue=? AND service=? AND <expr>=? AND (rank,turn)>(?,?))"
+        "SEARCH jobs USING INDEX waiting (queue=? AND service=? AND elsewhere=? AND (rank,turn)>(?,?))"
     ]
 
 

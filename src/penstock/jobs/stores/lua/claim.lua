@@ -1,6 +1,6 @@
 -- Lease jobs.  ARGV: the holder, the lease in seconds, the token of this call, the `lost` attempt that is the last, the
--- problem of a lost attempt; then for each room how many jobs, how many bytes, how many of a host or 0, the number of its
--- services, the number of hosts of which some are held, the services, and those hosts, each with how many are held.
+-- problem of a lost attempt; in MessagePack the rooms, each as services, how many jobs, how many bytes, how many of a host
+-- or 0, and how many are held already by their hosts.
 -- The answer, for each job: its record, spec and body.  A call that comes twice gets the same jobs twice.
 local MOST_PASSED_OVER = 200  -- jobs of a room that end, instead of being handed out, in one call
 local RESTART_GAP = 8         -- how many fences of a job a server may have forgotten with its last second
@@ -10,27 +10,13 @@ local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[3], tonumber(A
 local MOST_HOSTS = 500        -- of how many hosts jobs are looked at in one call; of more, so many drawn by lot
 
 local rooms, here, elsewhere = {}, {}, {}  -- the rooms in their order, and by service those of each kind
-local number = 6
-local function next_argument()
-  number = number + 1
-  return ARGV[number - 1]
-end
-while number <= #ARGV do
+for number, word in ipairs(cmsgpack.unpack(ARGV[6])) do
+  local services, limit, most_bytes, of_host, at_hosts = unpack(word, 1, 5)
   local room = {
-    limit = tonumber(next_argument()), most_bytes = tonumber(next_argument()), of_host = tonumber(next_argument()),
-    services = {}, at_hosts = {}, jobs = 0, size = 0,
+    services = services, limit = limit, most_bytes = most_bytes, of_host = of_host, at_hosts = at_hosts, jobs = 0, size = 0,
   }
-  local services, hosts = tonumber(next_argument()), tonumber(next_argument())
-  rooms[#rooms + 1] = room
-  for _ = 1, services do
-    local service = next_argument()
-    room.services[#room.services + 1] = service;
-    (room.of_host > 0 and elsewhere or here)[service] = room
-  end
-  for _ = 1, hosts do
-    local host = next_argument()
-    room.at_hosts[host] = tonumber(next_argument())
-  end
+  rooms[number] = room
+  for _, service in ipairs(services) do (of_host > 0 and elsewhere or here)[service] = room end
 end
 
 local answer, claimed = {}, {}
