@@ -118,10 +118,13 @@ class Claiming:
             self.turned = self._clock.now()
             self._changed.clear()
             rooms = self._rooms()
-            rest = min([self._rests.get(kind, 0.0) for kind in rooms], default=math.inf) - self.turned
+            rests = {kind: self._rests.get(kind, 0.0) - self.turned for kind in rooms}
+            rest = min(rests.values(), default=math.inf)
             if rest > 0:
                 await wait_on(self._clock, self._changed, min(rest, TICK_SECONDS))
                 continue
+            # Kinds that are to be asked for soon are asked for now: else an idle consumer would call for each of them.
+            rooms = {kind: room for kind, room in rooms.items() if rests[kind] <= self._options.poll / 2}
             sent = self._boot()
             try:
                 claimed = await self._claim(list(rooms.values()))

@@ -50,7 +50,7 @@ def port(store):
 
 
 def claim(store):
-    (job,) = store.claim("me", lease=30, rooms=[Room(("",), 1, 1000)])
+    (job,) = store.claim("me", lease=30, rooms=[Room(("",), 1, 1000), Room(("",), 1, 1000, of_host=1)])
     return job
 
 

@@ -66,7 +66,7 @@ _CANDIDATE: Final = ", ".join(_Candidate._fields)
 _BEFORE_ALL: Final = (-math.inf, 0)
 """A place before all jobs."""
 MOST_HOSTS: Final = 100
-"""Of so many hosts at most each is looked at by itself."""
+"""The most hosts of which each is looked at by itself."""
 _NEXT_HOST: Final = (
     "SELECT min(host) FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND elsewhere = 1 AND host > ?"
 )
