@@ -246,7 +246,10 @@ class Bench:
     def __init__(self, tmp_path, services, **options):
         self.clock = VirtualClock()
         self.wall = lambda: 1_700_000_000.0 + self.clock.now()
-        self.memory = MemoryStore("q", now=self.clock.now, wall=self.wall)
+        self.asleep = 0.0
+        """For how many seconds the machine was suspended: the clock of leases has gone on."""
+        boot = lambda: self.clock.now() + self.asleep  # noqa: E731
+        self.memory = MemoryStore("q", now=boot, wall=self.wall)
         self.store = TroubledStore(self.memory)
         self.transfers = FakeTransfers(tmp_path)
         self.services = services
@@ -257,7 +260,7 @@ class Bench:
             WorkOptions(**{"lease": 30.0, "backoff": 1.0, **options}),
             clock=self.clock,
             transfers=self.transfers,
-            boot=self.clock.now,
+            boot=boot,
             wall=self.wall,
             draw=lambda: 0.5,
             threads=InlineThreads,

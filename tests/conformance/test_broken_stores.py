@@ -108,6 +108,20 @@ class WithoutLosses(MemoryStore):
         return claimed
 
 
+class WithoutSelf(MemoryStore):
+    """Whose lease has run out is nobody in particular."""
+
+    def claim(self, holder, **options):
+        return super().claim(f"{holder} {self._now()}", **options)
+
+
+class WithoutGivingUp(MemoryStore):
+    """A holder keeps for ever what it renews no longer."""
+
+    def claim(self, holder, *, given_up=(), **options):
+        return super().claim(holder, **options)
+
+
 class WithoutKeys(MemoryStore):
     """A job published twice under one key is two jobs."""
 
@@ -181,6 +195,8 @@ BROKEN = {
     WithoutRests: "test_a_failed_attempt_is_counted_and_rests",
     WithoutGrace: "test_a_holder_whose_lease_ran_out_may_commit_until_another_claims",
     WithoutLosses: "test_lost_attempts_are_counted_and_the_last_one_allowed_ends_the_run",
+    WithoutSelf: "test_a_claim_by_the_holder_whose_lease_ran_out_is_a_renewal",
+    WithoutGivingUp: "test_what_a_holder_has_given_up_is_lost_as_another_s_would_be",
     WithoutKeys: "test_a_job_published_twice_is_one_job",
     WithoutMemoryOfEndings: "test_an_ending_told_again_is_ok_again",
     WithoutOutbox: "test_each_delivery_is_one_callers_until_its_lease_runs_out",

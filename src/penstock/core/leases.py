@@ -16,6 +16,7 @@ from typing import Final
 SPREAD: Final = 0.2
 """How far a renewal may be from each third of the lease, as a part of that third."""
 LONGEST_RETRY_SECONDS: Final = 2.0
+"""After so long everybody has tried to renew what it holds once more."""
 LONGEST_CALL_SECONDS: Final = 5.0
 """How long a store's server may take to connect, and how long to answer a call."""
 

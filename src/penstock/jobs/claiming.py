@@ -7,6 +7,9 @@ Contract
 * What is held of a service and not begun is bounded, and so are the inputs that are fetched (`rules/credit.py`).
 * A service without a job is asked for again after `poll` seconds, and a store that does not answer after rests that
   grow.
+* After the store was away, or this process stood still, nothing is claimed before what is held has been renewed and
+  what is finished committed.
+* A job that is held already, and comes from a claim once more, goes on with a new lease.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ Kind: TypeAlias = tuple[str, bool]
 class Claiming:
     """The claims of one consumer.  Every call is made on the event loop's thread.
 
-    `claim` asks the store for what fits into rooms.  `begin` takes each job that is held from then on.  `is_done` says
-    whether nothing is left to do in the queue.  `downloads` is how many inputs of a service are fetched at a time, and
-    `max_held_bytes` how many bytes may be held for one.
+    `catch_up` renews what has to be, and says after how many seconds it is to be asked again before a claim; 0: claim.
+    `claim` asks the store for what fits into rooms.  `begin` takes each job that is held from then on, `renewed` each
+    that was held before.  `is_done` says whether nothing is left to do in the queue.  `downloads` is how many inputs of
+    a service are fetched at a time, and `max_held_bytes` how many bytes may be held for one.
     """
 
     def __init__(
@@ -55,8 +59,10 @@ class Claiming:
         holding: Holding,
         options: WorkOptions,
         *,
+        catch_up: Callable[[], Awaitable[float]],
         claim: Callable[[Sequence[Room]], Awaitable[list[ClaimedJob]]],
         begin: Callable[[HeldWork], None],
+        renewed: Callable[[HeldWork], None],
         is_done: Callable[[], Awaitable[bool]],
         spool: Spool,
         store_watch: StoreWatch,
@@ -69,8 +75,10 @@ class Claiming:
         self._targets = targets
         self._holding = holding
         self._options = options
+        self._catch_up = catch_up
         self._claim = claim
         self._begin_one = begin
+        self._renewed = renewed
         self._is_done = is_done
         self._spool = spool
         self._store_watch = store_watch
@@ -125,8 +133,12 @@ class Claiming:
                 continue
             # Kinds that are to be asked for soon are asked for now: else an idle consumer would call for each of them.
             rooms = {kind: room for kind, room in rooms.items() if rests[kind] <= self._options.poll / 2}
-            sent = self._boot()
             try:
+                if rest := await self._catch_up():
+                    await self._rest(rest)
+                    continue
+                sent = self._boot()
+                self._holding.dropped.clear()
                 claimed = await self._claim(list(rooms.values()))
             except STORE_TROUBLE as error:
                 await self._rest(self._store_watch.claim_failed(error, self._draw()))
@@ -185,6 +197,12 @@ class Claiming:
     def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
         now = self._clock.now()
         for each in claimed:
+            held = self._holding.get(each.hold)
+            if held is not None:
+                held.lease_until = lease_until
+                self._renewed(held)
+            if held is not None or each.hold in self._holding.dropped:
+                continue
             job = HeldWork(each, lease_until, now, self._service_of(each))
             self._holding.add(job)
             job.released = self.stopped

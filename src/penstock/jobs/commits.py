@@ -14,7 +14,7 @@ from penstock.core.clock import Clock
 from penstock.core.leases import reconnect_delay
 from penstock.errors import PenstockError
 from penstock.hosting.fault_points import hit
-from penstock.hosting.loop_clock import sleep_on
+from penstock.hosting.loop_clock import wait_on
 from penstock.jobs.held_work import HeldWork, JobStep
 from penstock.jobs.store import STORE_TROUBLE, Answer, AttemptEnd
 
@@ -49,13 +49,23 @@ class Commits:
         self._store_up = store_up
         self._draw = draw
         self._waiting: deque[HeldWork] = deque()
+        self._unrenewed: set[HeldWork] = set()
+        """Jobs that are put once more when their leases have been renewed."""
         self._changed = asyncio.Event()
+        self._store_is_back = asyncio.Event()
+        self.behind = False
+        """Whether the store was away, or a lease had run out, and not all of what was to be committed then is."""
 
     def put(self, job: HeldWork) -> None:
         """End the attempt of `job` as `job.end` says."""
         job.enter(JobStep.COMMIT, self._clock.now())
+        self._unrenewed.discard(job)
         self._waiting.append(job)
         self._changed.set()
+
+    def try_now(self) -> None:
+        """The store answers again: wait no longer before the next try."""
+        self._store_is_back.set()
 
     async def run(self) -> None:
         """End attempts until this is cancelled."""
@@ -63,12 +73,14 @@ class Commits:
         while True:
             jobs = self._next()
             if not jobs:
+                self.behind = bool(self._unrenewed)
                 self._changed.clear()
                 await self._changed.wait()
                 continue
             failures = 0 if await self._commit(jobs) else failures + 1
             if failures:
-                await sleep_on(self._clock, reconnect_delay(failures, self._draw()))
+                self._store_is_back.clear()
+                await wait_on(self._clock, self._store_is_back, reconnect_delay(failures, self._draw()))
 
     def _next(self) -> list[HeldWork]:
         found: list[HeldWork] = []
@@ -78,6 +90,8 @@ class Commits:
                 found.append(job)
             elif job.lost:
                 self._ended(job, Answer.LOST)
+            else:
+                self._unrenewed.add(job)
         return found
 
     async def _commit(self, jobs: list[HeldWork]) -> bool:
@@ -91,6 +105,7 @@ class Commits:
         except STORE_TROUBLE as error:
             self._store_up(error)
             self._waiting.extendleft(reversed(jobs))
+            self.behind = True
             return False
         hit("after_commit")
         self._store_up(None)
@@ -100,5 +115,7 @@ class Commits:
                 unknown.append(job)
             else:
                 self._ended(job, answer)
+        if not self._waiting:  # those that the store has answered for, and has no room for, keep nothing else back
+            self.behind = bool(self._unrenewed)
         self._waiting.extendleft(reversed(unknown))
         return not unknown

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.core.clock import Clock
+from penstock.core.leases import LONGEST_RETRY_SECONDS
+from penstock.errors import StoreUnavailable
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
@@ -32,7 +34,7 @@ from penstock.hosting.host_clock import boot_seconds
 from penstock.hosting.loop_clock import wait_on
 from penstock.hosting.servable import Servable
 from penstock.jobs.call_threads import CallThreads
-from penstock.jobs.claiming import Claiming
+from penstock.jobs.claiming import TICK_SECONDS, Claiming
 from penstock.jobs.commits import Commits
 from penstock.jobs.deliveries import Deliveries
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
@@ -116,8 +118,10 @@ class Consumer:
             self._targets,
             self.holding,
             options,
+            catch_up=self._catch_up,
             claim=self._claim,
             begin=self._begin,
+            renewed=self._renewed,
             is_done=self._all_done,
             spool=self.spool,
             store_watch=self.store_watch,
@@ -307,13 +311,33 @@ class Consumer:
         if await self._claiming.run():
             self._finish(None)
 
+    async def _catch_up(self) -> float:
+        """Renew what may have run out, and return the seconds to wait then: others renew what they hold meanwhile.
+
+        Without that it is a moment while ends wait that the store has missed, and else 0.
+
+        Raises:
+            StoreUnavailable, ConfigError: the store does not answer.
+        """
+        jobs = self.renewing.run_out().to_renew
+        if jobs:
+            if not await self._store_threads.run(lambda: self.renewing.renew_over(self.store, jobs)):
+                raise StoreUnavailable("the store does not know whether leases were renewed")
+            self._commits.try_now()
+            return LONGEST_RETRY_SECONDS
+        return TICK_SECONDS if self._commits.behind else 0.0
+
     async def _claim(self, rooms: Sequence[Room]) -> list[ClaimedJob]:
+        given_up = [job.hold for job in self.renewing.run_out().given_up]
         return await self._store_threads.run(
-            lambda: self.store.claim(self.holder, lease=self._options.lease, rooms=rooms)
+            lambda: self.store.claim(self.holder, lease=self._options.lease, rooms=rooms, given_up=given_up)
         )
 
     def _begin(self, job: HeldWork) -> None:
         self._steps.begin(job)
+
+    def _renewed(self, job: HeldWork) -> None:
+        self._steps.renewed(job)
 
     async def _all_done(self) -> bool:
         """Whether nothing is scheduled, waiting or leased, and every output is in its place."""

@@ -97,9 +97,11 @@ class Holding:
     """The jobs that a consumer holds.  The event loop adds and drops them; the thread that renews takes a copy."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Hold, HeldWork] = {}  # by claim: a job whose lease ran out may be claimed here once more
+        self._jobs: dict[Hold, HeldWork] = {}  # by claim: what was given up may be claimed here once more
         self._lock = threading.Lock()
         self._nbytes: dict[str, int] = {}
+        self.dropped: set[Hold] = set()
+        """The claims dropped since the store was last asked for jobs: its answer may have them once more."""
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -121,6 +123,7 @@ class Holding:
             found = self._jobs.pop(job.hold, None)
         if found is not None:
             self._count(job.service, -job.nbytes)
+            self.dropped.add(job.hold)
 
     @property
     def nbytes(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from penstock.core.leases import renewal_delay, retry_delay
 from penstock.hosting.fault_points import hit
@@ -20,6 +21,17 @@ log = guarded_logger("penstock.jobs")
 
 MOST_AT_ONCE = 500
 """The most leases that one call renews."""
+LOOK_SECONDS = 1.0
+"""How often it is looked whether the machine was suspended: the clock that threads wait by has stood still then."""
+
+
+class RunOut(NamedTuple):
+    """Jobs whose leases cannot be relied on: they may have run out."""
+
+    to_renew: list[HeldWork]
+    given_up: list[HeldWork]
+    """Jobs whose step has passed its limit."""
+
 
 Told = Callable[[Sequence[tuple[HeldWork, Renewed]]], None]
 
@@ -76,13 +88,30 @@ class Renewing:
     def _run(self) -> None:
         delay = renewal_delay(self._lease, self._draw())
         try:
-            while not self._stopped.wait(delay):
+            while not self._rest(delay):
                 delay = self.renew()
         except Exception as error:  # noqa: BLE001  # a mistake of ours: without this thread all leases run out unseen
             self._died(error)
         finally:
             if self._store is not None:
                 self._store.close()
+
+    def _rest(self, seconds: float) -> bool:
+        """Wait so long, of which a machine that was suspended has slept a part; whether this was stopped."""
+        while seconds > 0 and not self._stopped.is_set():
+            began, step = self._boot(), min(seconds, LOOK_SECONDS)
+            self._stopped.wait(step)
+            seconds -= max(step, self._boot() - began)
+        return self._stopped.is_set()
+
+    def run_out(self) -> RunOut:
+        """Jobs that are held, and whose lease cannot be relied on."""
+        now, boot = self._now(), self._boot()
+        found = RunOut([], [])
+        for job in self._holding.jobs():
+            if job.lease_until <= boot and not job.lost:
+                (found.given_up if job.overdue(now) else found.to_renew).append(job)
+        return found
 
     def renew(self) -> float:
         """Renew every lease once; returns the seconds until the next time."""
@@ -95,19 +124,28 @@ class Renewing:
 
     def _renew(self, jobs: Sequence[HeldWork]) -> bool:
         """Renew `jobs`; returns whether it is known of each what became of it."""
-        sent = self._boot()
         try:
             if self._store is None:
                 self._store = self._open_store()
-            hit("before_renewal")
-            answers = self._store.renew([job.hold for job in jobs], self._lease)
-            hit("after_renewal")
+            return self.renew_over(self._store, jobs)
         except STORE_TROUBLE as error:
             self.answers[Answer.UNKNOWN] += len(jobs)
             if not self._failing:
                 self._failing = True
                 log.warning("leases cannot be renewed, and are tried again: %s", error)
             return False
+
+    def renew_over(self, store: Store, jobs: Sequence[HeldWork]) -> bool:
+        """Renew `jobs` over a connection of somebody else's, in any thread; returns whether it is known of each what
+        became of it.
+
+        Raises:
+            StoreUnavailable, ConfigError: the store does not answer.
+        """
+        sent = self._boot()
+        hit("before_renewal")
+        answers = store.renew([job.hold for job in jobs], self._lease)
+        hit("after_renewal")
         if self._failing:
             self._failing = False
             log.info("leases are renewed again")

@@ -16,6 +16,9 @@ Contract
 * `leased` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as `lost`, which
   counts, and the job is alone from then on; the last one allowed ends the run as dead instead.  Either way its error is
   `LEASE_RAN_OUT`.
+* **A holder loses no job to itself.**  A claim by the holder whose lease has run out is a renewal: the job is handed
+  out once more under the same fence, and nothing is counted.  The holder goes on with it, or begins with it where the
+  answer to the claim was lost.  A deadline that has passed does not change that; a job to be cancelled ends.
 * A claim says for which services there is room, and how much.  In each room higher priority is claimed first, then what
   was submitted earlier, also by a job that was released or retried.  Jobs whose lease ran out stand among the others.
   A job that rests stands behind what was submitted before its rest began.  No room holds up another.
@@ -38,7 +41,7 @@ the same URL once more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -306,10 +309,14 @@ class Store(Protocol):
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+    def claim(
+        self, holder: str, *, lease: float, rooms: Sequence[Room], given_up: Collection[Hold] = ()
+    ) -> list[ClaimedJob]:
         """Lease the first jobs that fit into each of `rooms`, for `lease` seconds.
 
         Jobs are passed over only for their host: a room takes nothing more from the first one on that does not fit.
+
+        `given_up` are holds of this holder that it renews no longer: a claim takes them as it takes another's.
         """
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:

@@ -9,10 +9,11 @@
 What is checked, of jobs that are not purged:
 
 * I1: each run of a job that was accepted ends once, and in the end every job has ended.
-* I2: nobody renews or commits after another has claimed the job.
+* I2: nobody renews or commits after another has claimed the job, and each claim of a job has a fence of its own.
 * I3: an effect comes after what it stands for, and once: a commit after the model's call, a move after its commit.
 * I4: the attempts that count are those that were told or lost, by their causes.
-* I5: a lease is nobody else's before it runs out, its holder renews it in time, and it is claimed soon afterwards.
+* I5: a lease is nobody else's before it runs out, its holder renews it in time, and it is claimed soon afterwards; its
+  holder's own claim does not take it.
 * I6: nobody holds more than may be held.
 * I7: the calls of one model never overlap.
 

@@ -24,6 +24,8 @@ class Act(StrEnum):
 
     SUBMIT = "submit"
     CLAIM = "claim"
+    GIVE_UP = "give up"
+    """Renewed no longer what it holds, and said so in a claim."""
     RENEW = "renew"
     END = "end"
     """Told how an attempt ended: a commit, a release or a failure."""

@@ -69,12 +69,18 @@ class History:
         self.acts = pair_up(events)
         self._places = {done.begun.call: place for place, done in enumerate(self.acts)}
         self.jobs = {job.id: job for job in jobs}
-        claims = {(part.job, part.fence): (done, part) for done, part in self.parts_of(Act.CLAIM)}
+        claims: dict[tuple[str, int], tuple[Deed, Part]] = {}
+        again: list[tuple[Deed, Part]] = []
+        for done, part in self.parts_of(Act.CLAIM):
+            first, _ = claims.setdefault((part.job, part.fence), (done, part))
+            if first is not done and first.begun.process == done.begun.process:
+                again.append((done, part))  # its lease had run out, and the claim has renewed it
         self.attempts: dict[tuple[str, int], Attempted] = {}
         for (job, fence), (done, part) in sorted(claims.items(), reverse=True):
             later = self.attempts.get((job, fence + 1))
             self.attempts[job, fence] = Attempted(done, part, [], [], None if later is None else later.claim)
-        for done, part in self.parts_of(Act.RENEW):
+        renewals = [*self.parts_of(Act.RENEW), *again]
+        for done, part in sorted(renewals, key=lambda each: self._places[each[0].begun.call]):
             if (part.job, part.fence) in self.attempts:
                 self.attempts[part.job, part.fence].renewals.append(done)
         for done, part in self.parts_of(Act.END):

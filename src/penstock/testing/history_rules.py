@@ -69,6 +69,15 @@ def fences_decide(history: History, _: Bounds) -> Iterator[Breach]:
             yield Breach("I2", job, f"was claimed after fence {fence} had ended its run", (accepted[0], later))
 
 
+def each_fence_is_one_holder_s(history: History, _: Bounds) -> Iterator[Breach]:
+    """I2: no two processes are handed a job under the same fence."""
+    for done, part in history.parts_of(Act.CLAIM):
+        attempt = history.attempts[part.job, part.fence]
+        if attempt.claim.begun.process != done.begun.process:
+            what = f"was handed to two processes under fence {part.fence}"
+            yield Breach("I2", part.job, what, (attempt.claim, done))
+
+
 # -- I3 ---------------------------------------------------------------------------------------------------------------
 
 
@@ -141,6 +150,19 @@ def nobody_is_handed_a_leased_job(history: History, _: Bounds) -> Iterator[Breac
         granted = [done for done in attempt.given() if history.in_order(done, later)]
         if granted and later.ended.at < granted[-1].begun.at + granted[-1].begun.lease:
             yield Breach("I5", job, f"was handed on while fence {fence} had its lease", (granted[-1], later))
+
+
+def nobody_loses_a_job_to_itself(history: History, _: Bounds) -> Iterator[Breach]:
+    """I5: who claims again what it holds goes on with it, unless it had given that up."""
+    given_up = {(part.job, part.fence) for _, part in history.parts_of(Act.GIVE_UP)}
+    for (job, fence), attempt in history.attempts.items():
+        later = attempt.next_claim
+        if later is None or attempt.ends or (job, fence) in given_up:
+            continue
+        same_run = history.attempts[job, fence + 1].part.run == attempt.part.run
+        if same_run and later.begun.process == attempt.claim.begun.process:
+            acts = (*attempt.given(), later)
+            yield Breach("I5", job, f"was taken from fence {fence} by the process that held it", acts)
 
 
 def lost_jobs_are_claimed_soon(history: History, bounds: Bounds) -> Iterator[Breach]:
@@ -223,9 +245,11 @@ def models_run_alone(history: History, _: Bounds) -> Iterator[Breach]:
 RULES: tuple[Callable[[History, Bounds], Iterator[Breach]], ...] = (
     one_end_a_run,
     fences_decide,
+    each_fence_is_one_holder_s,
     effects_follow,
     attempts_are_counted,
     nobody_is_handed_a_leased_job,
+    nobody_loses_a_job_to_itself,
     lost_jobs_are_claimed_soon,
     holders_renew,
     bounds_are_kept,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.errors import JobError, StoreUnavailable
 from penstock.jobs.job import Job, Stats, StoredResult
@@ -96,10 +96,14 @@ class RecordedStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+    def claim(
+        self, holder: str, *, lease: float, rooms: Sequence[Room], given_up: Collection[Hold] = ()
+    ) -> list[ClaimedJob]:
         """See `Store`."""
+        if given_up:
+            self._log.begin(Act.GIVE_UP, [Part(*hold) for hold in given_up])()
         end = self._log.begin(Act.CLAIM, lease=lease)
-        claimed = self._store.claim(holder, lease=lease, rooms=rooms)
+        claimed = self._store.claim(holder, lease=lease, rooms=rooms, given_up=given_up)
         end(Part(job.id, job.fence, job.run, len(job.body), answer="ok") for job in claimed)
         return claimed
 

@@ -138,11 +138,12 @@ def take(
     limit: int = 1000,
     max_bytes: int = MUCH,
     services: Sequence[str] = (),
+    given_up: Sequence[Hold] = (),
 ) -> list[ClaimedJob]:
     """Claim all there is for any of `services` or for any service, for long, unless the options say otherwise."""
     names = ("", *services)
     rooms = [Room(names, limit, max_bytes), Room(names, limit, max_bytes, of_host=max(limit, 1))]
-    return store.claim(holder, lease=lease, rooms=rooms)
+    return store.claim(holder, lease=lease, rooms=rooms, given_up=given_up)
 
 
 def take_one(store: Store, holder: str = "h", **options: Any) -> ClaimedJob:

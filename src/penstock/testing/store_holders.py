@@ -221,13 +221,58 @@ class HolderTests(StoreCase):
             assert store.renew(asked, LONG) == [LOST, held, LOST, LOST, LOST, held]
             assert store.renew([], LONG) == []
 
+    def test_a_claim_by_the_holder_whose_lease_ran_out_is_a_renewal(self) -> None:
+        """It gets the same jobs under the same fences, and nothing has happened to them; they are hidden again."""
+        with self.opened() as store, self.opened_again(store) as other:
+            store.submit([NewJob("a", b"[1]", output="file:///o"), NewJob("b", priority=1)])
+            claimed = take(store, "me", lease=SHORT)
+            before = store.get(["a", "b"])
+            self.pass_time(2 * SHORT)
+            assert take(store, "me") == claimed
+            assert store.get(["a", "b"]) == before
+            assert take(other, "other") == []
+            assert store.end_attempts([success(job.hold) for job in claimed]) == [Answer.OK] * 2
+
+    def test_what_a_holder_claims_once_more_takes_its_places_and_bytes(self) -> None:
+        """It stands among the others."""
+        with self.opened() as store:
+            store.submit([NewJob("a", b"x" * 10), NewJob("b", b"x" * 10)])
+            take(store, "me", lease=SHORT, limit=1)
+            put(store, "c", priority=1)
+            self.pass_time(2 * SHORT)
+            assert ids(take(store, "me", lease=SHORT, limit=2)) == ["c", "a"]
+            self.pass_time(2 * SHORT)
+            assert ids(take(store, "me", max_bytes=19)) == ["c", "a"]
+            assert ids(take(store, "me")) == ["b"]
+
+    def test_what_a_holder_has_given_up_is_lost_as_another_s_would_be(self) -> None:
+        """Only that attempt: a hold of an older one gives up nothing."""
+        with self.opened() as store:
+            put(store)
+            first = take_one(store, "me", lease=SHORT)
+            self.pass_time(2 * SHORT)
+            second = take_one(store, "me", lease=SHORT, given_up=[first.hold])
+            assert (second.fence, second.alone, second.attempts) == (first.fence + 1, True, {"lost": 1})
+            self.pass_time(2 * SHORT)
+            assert take(store, "me", given_up=[first.hold]) == [second]
+            assert take(store, "me", given_up=[second.hold]) == []
+
+    def test_a_holder_may_claim_once_more_what_has_expired_meanwhile(self) -> None:
+        """A deadline binds until the first claim."""
+        with self.opened() as store:
+            put(store, deadline=wall_of(store) + 1.0)
+            claimed = take_one(store, "me", lease=SHORT)
+            self.pass_time(1.1)
+            assert take(store, "me") == [claimed]
+            assert store.end_attempts([success(claimed.hold)]) == [Answer.OK]
+
     def test_lost_attempts_are_counted_and_the_last_one_allowed_ends_the_run(self) -> None:
         """After the first the job runs alone; each claim is told what was lost before it."""
         with self.opened() as store:
             put(store)
             most = MOST_ATTEMPTS[Cause.LOST]
             for lost in range(most):
-                claimed = self.until(lambda: take(store, "h", lease=SHORT))[0]
+                claimed = self.until(lambda lost=lost: take(store, f"h{lost}", lease=SHORT))[0]  # type: ignore[misc]
                 assert (claimed.attempts, claimed.alone) == ({"lost": lost} if lost else {}, lost > 0)
             self.until(lambda: not take(store) and see(store).state is JobState.DEAD)
             job = see(store)
@@ -237,7 +282,7 @@ class HolderTests(StoreCase):
             assert job.ended is not None
 
     def test_a_claim_ends_what_was_to_be_cancelled_and_lost(self) -> None:
-        """The attempt is not counted, and nobody is handed the job."""
+        """The attempt is not counted, and nobody is handed the job, its own holder neither."""
         with self.opened() as store:
             put(store)
             claimed = take_one(store)
@@ -255,7 +300,7 @@ class HolderTests(StoreCase):
             claimed = take_one(store, lease=LONG)
             self.pass_time(1.1)
             assert store.renew([claimed.hold], SHORT) == [(Answer.OK, False)]
-            self.until(lambda: not take(store) and see(store).state is JobState.EXPIRED)
+            self.until(lambda: not take(store, "other") and see(store).state is JobState.EXPIRED)
             assert (see(store).attempts, see(store).history[-1].cause) == ({}, "expired")
 
     # -- endings ----------------------------------------------------------------------------------------------------

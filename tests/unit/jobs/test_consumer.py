@@ -26,8 +26,9 @@ from penstock.errors import (
     WorkerLost,
 )
 from penstock.jobs.rules.job_states import JobState
-from penstock.jobs.store import AttemptEnd, Room
+from penstock.jobs.store import Answer, AttemptEnd, Renewed, Room
 from penstock.jobs.store_watch import StoreWatch
+from penstock.testing.virtual_clock import rest
 
 
 @pytest.fixture
@@ -473,7 +474,7 @@ async def test_jobs_that_the_store_has_lost_are_told_once_as_an_error(bench, cap
     for job_id in "abcd":
         work.submit(job_id)
     await work.turn()
-    work.memory._jobs.clear()
+    work.memory._forget(list(work.memory._jobs.values()))
     for ticket in work.engine.tickets[:ends]:
         ticket.settle(b"6")
     await work.turn(0.1)
@@ -517,7 +518,7 @@ async def test_what_is_lost_more_is_told_together_a_minute_later(bench, caplog):
 
 async def test_what_was_lost_is_told_at_the_end(one_job, caplog):
     work = await one_job()
-    work.memory._jobs.clear()
+    work.memory._forget(list(work.memory._jobs.values()))
     work.engine.of("a").settle(b"6")
     await work.turn(0.1)
     await closing(work, 0.0)
@@ -653,6 +654,203 @@ async def test_what_was_computed_while_the_store_was_gone_is_committed_when_it_i
     await work.turn(10.0)
     assert work.job().state is JobState.SUCCEEDED
     assert len(work.engine.tickets) == 1
+
+
+def told_to_the_store(work):
+    """The calls of a holder, in their order."""
+    return [call for call in work.store.calls if call in ("renew", "end_attempts", "claim")]
+
+
+def commit_slowly(work):
+    """Have a claim that is not kept back come before every commit."""
+    load = work.consumer._commits._load
+
+    async def load_slowly(job):
+        await rest()
+        return await load(job)
+
+    work.consumer._commits._load = load_slowly
+
+
+@pytest.mark.parametrize("computed_after", [5.0, 35.0])
+async def test_after_an_outage_longer_than_a_lease_all_is_renewed_and_committed_before_a_claim(bench, computed_after):
+    """Whether its end was sent while the store was gone, or waited for a renewal."""
+    work = await bench(fake_service(max_size=4))
+    commit_slowly(work)
+    work.submit("a")
+    work.submit("b")
+    await work.turn()
+    work.lose_store()
+    await work.turn(computed_after)
+    work.engine.of("a").settle(b"6")
+    await work.turn(40.0 - computed_after)
+    work.submit("c")
+    work.store.calls.clear()
+    work.store.gone = None
+    await work.turn(10.0)
+    calls = told_to_the_store(work)
+    assert set(calls[: calls.index("claim")]) == {"renew", "end_attempts"}
+    assert (work.job("a").state, work.job("c").state) == (JobState.SUCCEEDED, JobState.LEASED)
+    assert [len(work.job(name).history) for name in "abc"] == [1, 1, 1]
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("outage", [7.0, 8.5, 10.0, 11.5])
+async def test_an_end_that_the_store_has_missed_is_told_before_anything_is_claimed(bench, outage):
+    """Whichever would be asked again first."""
+    work = await bench(fake_service(max_size=4))
+    commit_slowly(work)
+    work.submit("a")
+    await work.turn()
+    work.lose_store()
+    await work.turn(2.0)
+    work.engine.of("a").settle(b"6")
+    await work.turn(outage - 2.0)
+    work.submit("b")
+    work.store.calls.clear()
+    work.store.gone = None
+    await work.turn(10.0)
+    assert told_to_the_store(work)[:2] == ["end_attempts", "claim"]
+    assert work.job("b").state is JobState.LEASED
+
+
+async def test_an_end_that_was_heard_and_not_answered_is_told_again_as_soon_as_a_renewal_is_answered(
+    bench, monkeypatch
+):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn(2.0)
+    end_attempts = work.memory.end_attempts
+
+    def end_and_go(ends):
+        end_attempts(ends)
+        work.lose_store()
+        raise work.store.gone
+
+    monkeypatch.setattr(work.memory, "end_attempts", end_and_go)
+    work.engine.of("a").settle(b"6")
+    await work.turn(40.0)
+    monkeypatch.undo()
+    work.store.calls.clear()
+    while "end_attempts" not in work.store.calls:
+        await work.turn(0.1)
+    work.store.calls.clear()
+    work.store.gone = None  # the next try is seconds away
+    while not told_to_the_store(work):
+        await work.turn(0.1)
+    assert told_to_the_store(work) == ["renew", "end_attempts"]
+    await work.turn(3.0)
+    assert told_to_the_store(work)[2] == "claim"
+    assert len(work.consumer.holding) == 0
+
+
+async def test_an_end_for_which_the_store_has_no_room_keeps_no_claim_back(bench, monkeypatch):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    work.lose_store()
+    work.engine.of("a").settle(b"6")
+    await work.turn(1.0)
+    monkeypatch.setattr(work.memory, "end_attempts", lambda ends: [Answer.UNKNOWN] * len(ends))
+    work.store.gone = None
+    work.submit("b")
+    await work.turn(10.0)
+    assert (work.job("a").state, work.job("b").state) == (JobState.LEASED, JobState.LEASED)
+    assert len(work.engine.tickets) == 2
+
+
+async def test_who_was_suspended_for_longer_than_a_lease_renews_before_it_claims(bench):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    work.submit("b")
+    work.store.calls.clear()
+    work.asleep = 31.0
+    await work.turn(1.0)
+    assert told_to_the_store(work) == ["renew"], "others renew what they hold, too"
+    await work.turn(2.0)
+    assert told_to_the_store(work)[:2] == ["renew", "claim"]
+    assert [len(work.job(name).history) for name in "ab"] == [1, 1]
+    assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b"]
+
+
+async def test_a_renewal_of_which_the_store_says_nothing_is_tried_again_after_a_rest(bench, monkeypatch):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    monkeypatch.setattr(work.memory, "renew", lambda holds, lease: [Renewed(Answer.UNKNOWN)] * len(holds))
+    work.asleep = 31.0
+    work.store.calls.clear()
+    await work.turn(20.0)
+    assert 5 < work.store.calls.count("renew") < 20
+    assert "claim" not in work.store.calls
+    monkeypatch.undo()
+    await work.turn(6.0)
+    assert "claim" in work.store.calls
+
+
+async def late_claim(work, *, done_late):
+    """Have the next claim, or its answer, take longer than a lease, until the event is set."""
+    go_on, run = asyncio.Event(), work.consumer._store_threads.run
+
+    async def run_late(call):
+        before = work.store.calls.count("claim")
+        if done_late:
+            await go_on.wait()
+        result = await run(call)
+        if work.store.calls.count("claim") > before:
+            await go_on.wait()
+        return result
+
+    work.consumer._store_threads.run = run_late
+    await work.turn(0.3)
+    work.consumer._store_threads.run = run
+    return go_on
+
+
+async def test_a_claim_that_is_done_late_finds_what_is_held_here_and_nothing_begins_twice(bench):
+    """As where the process was stopped, or the store away, when it was sent."""
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    go_on = await late_claim(work, done_late=True)
+    work.asleep = 31.0
+    (held,) = work.consumer.holding.jobs()
+    work.store.calls.clear()
+    go_on.set()
+    await work.turn(0.0)
+    assert told_to_the_store(work)[0] == "claim"
+    assert held.lease_until > 60.0
+    assert (len(work.engine.tickets), len(work.job().history)) == (1, 1)
+
+
+async def test_what_ends_before_the_answer_to_such_a_claim_is_not_begun_once_more(bench):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    work.asleep = 31.0
+    (held,) = work.consumer.holding.jobs()
+    held.lease_until = float("inf")  # it is taken for good, and has run out in the store
+    go_on = await late_claim(work, done_late=False)
+    work.engine.of("a").settle(b"6")
+    await work.turn(0.0)
+    assert (work.job().state, len(work.consumer.holding)) == (JobState.SUCCEEDED, 0)
+    go_on.set()
+    await work.turn(1.0)
+    assert (len(work.engine.tickets), len(work.consumer.holding)) == (1, 0)
+
+
+async def test_a_step_that_hangs_keeps_no_claim_back_and_its_job_is_claimed_as_lost(bench):
+    work = await bench(fake_service(max_size=4))
+    work.submit("a")
+    await work.turn()
+    (job,) = work.consumer.holding.jobs()
+    job.step_limit = 10.0
+    await work.turn(29.0)
+    work.submit("b")
+    await work.turn(2.0)
+    assert work.job("b").state is JobState.LEASED
+    assert (work.job("a").attempts, len(work.job("a").history)) == ({"lost": 1}, 2)
 
 
 async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_and_not_dead(bench):
@@ -1115,7 +1313,7 @@ async def test_jobs_that_it_will_have_and_those_of_others_are_nothing_to_tell_of
     work = await ends_when_empty(bench)
     work.submit("a", delay=500.0, service="double")
     work.submit("b", service="other")
-    work.memory.claim("another", lease=500.0, limit=1, max_bytes=9, services=["other"])
+    work.memory.claim("another", lease=500.0, rooms=[Room(("other",), 1, 9)])
     work.engine.state = State.READY
     await work.turn(130.0)
     assert told(caplog) == []

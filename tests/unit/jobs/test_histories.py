@@ -1,7 +1,9 @@
 """Jobs in memory, on a clock that stands still: whatever consumers do and suffer, the history keeps its promises.
 
-Consumers claim, renew, compute, commit, release, die, are killed in the middle of a commit, and stand still beyond
-their leases.  The store is compared with a plain model after each step, and the whole history is checked in the end.
+Consumers claim, renew, compute, commit, release, die, are killed in the middle of a commit, stand still beyond their
+leases, and cannot reach the store for longer than a lease.  The store is compared with a plain model after each step,
+and the whole history is checked in the end: the model runs once for each attempt, and an attempt is lost to another
+consumer only.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from night import examples
-from penstock.errors import JobConflict
+from penstock.errors import JobConflict, StoreUnavailable
 from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, AttemptEnd, NewJob, Room
@@ -36,6 +38,8 @@ class World:
         self.now = 100.0
         self.lines = []
         self.store = MemoryStore(now=lambda: self.now, wall=lambda: self.now)
+        self.away = False
+        """Whether consumers cannot reach the store."""
         self.consumers = []
         self.names = count()
         self.submitter = RecordedStore(self.store, self.log("submitter"))
@@ -59,6 +63,7 @@ class World:
 
     def finish(self):
         """Wake who stands still, let everybody else die, and have one consumer do what is left."""
+        self.away = False
         for consumer in self.consumers:
             consumer.resume()
         self.pass_time(BEAT)
@@ -79,6 +84,18 @@ class World:
         check_history(read_events(self.lines), self.store.list_jobs(None, 1000, None), most_held=MOST_HELD, **options)
 
 
+class Reached:
+    """The store of a world, while it can be reached."""
+
+    def __init__(self, world) -> None:
+        self.world = world
+
+    def __getattr__(self, name):
+        if self.world.away:
+            raise StoreUnavailable("away")
+        return getattr(self.world.store, name)
+
+
 class Consumer:
     """A consumer as it should be."""
 
@@ -86,22 +103,45 @@ class Consumer:
         self.world = world
         self.name = name
         self.log = world.log(name)
-        self.store = RecordedStore(world.store, self.log)
+        self.store = RecordedStore(Reached(world), self.log)
         self.held = {}
         """The local deadline of each hold."""
         self.computed = set()
         self.awake = True
         self.woken = None
 
+    def catch_up(self):
+        """Renew what it may have lost, and commit what it has computed, before it claims."""
+        if any(self.world.now >= until for until in self.held.values()):
+            self.renew()
+            for hold in list(self.held):
+                self.commit(hold)
+
     def claim(self):
+        """What it is handed; None where the store does not answer."""
         asked = self.world.now
-        claimed = self.store.claim(self.name, lease=LEASE, rooms=[Room(("",), MOST_HELD - len(self.held), 1000)])
+        try:
+            claimed = self.store.claim(self.name, lease=LEASE, rooms=self.rooms())
+        except StoreUnavailable:
+            return None
         self.held.update({job.hold: asked + LEASE for job in claimed})
         return [job.id for job in claimed]
 
+    def claim_without_an_answer(self):
+        """Ask for jobs, and never hear that they are its own."""
+        self.log.begin(Act.CLAIM, lease=LEASE)
+        return [job.id for job in self.world.store.claim(self.name, lease=LEASE, rooms=self.rooms())]
+
+    def rooms(self):
+        return [Room(("",), MOST_HELD - len(self.held), 1000)]
+
     def renew(self):
         holds, asked = list(self.held), self.world.now
-        for hold, told in zip(holds, self.store.renew(holds, LEASE) if holds else [], strict=True):
+        try:
+            answers = self.store.renew(holds, LEASE) if holds else []
+        except StoreUnavailable:
+            return
+        for hold, told in zip(holds, answers, strict=True):
             if told.answer is Answer.LOST:
                 del self.held[hold]
             elif told.cancel:
@@ -110,7 +150,7 @@ class Consumer:
                 self.held[hold] = asked + LEASE
 
     def compute(self, hold, seconds=0.0):
-        if self.world.now >= self.held[hold]:
+        if self.world.now >= self.held[hold] or hold in self.computed:
             return
         end = self.log.begin(Act.CALL, [Part(hold.job_id, hold.fence)], stage=self.name)
         self.world.pass_time(seconds)
@@ -128,11 +168,15 @@ class Consumer:
         self.end(AttemptEnd(hold, JobState.SCHEDULED, Cause.TRANSFER, counts=True, rest=5.0))
 
     def end(self, end):
-        answers = self.store.end_attempts([end])
+        try:
+            self.store.end_attempts([end])
+        except StoreUnavailable:
+            return
         del self.held[end.hold]
-        return answers[0]
 
     def move(self):
+        if self.world.away:
+            return
         for delivery in self.store.deliveries(limit=10, lease=LEASE):
             if delivery.fence:
                 self.log.begin(Act.MOVE, [Part(delivery.job_id, delivery.fence)])()
@@ -170,7 +214,7 @@ class PlainJob:
     def __init__(self, priority, due, deadline, turn) -> None:
         self.state, self.run, self.fence, self.attempts = "waiting" if due is None else "scheduled", 1, 0, Counter()
         self.priority, self.due, self.deadline, self.turn = priority, due, deadline, turn
-        self.lease_ends, self.cancel = 0.0, False
+        self.lease_ends, self.cancel, self.holder = 0.0, False, ""
 
     def look(self, now):
         if self.state == "scheduled" and now >= self.due:
@@ -178,9 +222,12 @@ class PlainJob:
         if self.state in ("scheduled", "waiting") and self.deadline is not None and now >= self.deadline:
             self.state = "expired"
 
-    def claimed(self, now):
+    def claimed(self, now, holder):
         """Whether a claim gets it."""
         if self.state == "leased" and now >= self.lease_ends:
+            if self.holder == holder and not self.cancel:
+                self.lease_ends = now + LEASE
+                return True
             if self.cancel or (self.deadline is not None and now >= self.deadline):
                 self.state = "cancelled" if self.cancel else "expired"
                 return False
@@ -188,7 +235,7 @@ class PlainJob:
             self.state = "dead" if self.attempts["lost"] == 5 else "waiting"
         if self.state != "waiting":
             return False
-        self.state, self.lease_ends = "leased", now + LEASE
+        self.state, self.lease_ends, self.holder = "leased", now + LEASE, holder
         self.fence += 1
         return True
 
@@ -257,16 +304,33 @@ class Machine(RuleBasedStateMachine):
         if (name := self.job(number)) is not None:
             self.world.submitter.submit([NewJob(name)])
 
-    @rule(number=st.integers(0, 9))
-    def claim(self, number):
-        consumer, now = self.awake(number), self.world.now
-        room = MOST_HELD - len(consumer.held)
-        expected = []
+    def expected(self, consumer):
+        """What a claim gets."""
+        now, room, found = self.world.now, MOST_HELD - len(consumer.held), []
         for name, job in sorted(self.model.items(), key=lambda pair: (-pair[1].priority, pair[1].turn)):
             job.look(now)
-            if len(expected) < room and job.claimed(now):
-                expected.append(name)
-        assert consumer.claim() == expected
+            if len(found) < room and job.claimed(now, consumer.name):
+                found.append(name)
+        return found
+
+    @rule(number=st.integers(0, 9), how=st.sampled_from(["", "", "late", "unanswered"]))
+    def claim(self, number, how):
+        """A late one was sent before the consumer knew that it had stood still, or the store been away."""
+        consumer = self.awake(number)
+        if how != "late":
+            consumer.catch_up()
+        if self.world.away:
+            assert consumer.claim() is None
+        elif how == "unanswered":
+            expected = self.expected(consumer)
+            assert consumer.claim_without_an_answer() == expected
+        else:
+            expected = self.expected(consumer)
+            assert consumer.claim() == expected
+
+    @rule(away=st.booleans())
+    def lose_or_find_the_store(self, away):
+        self.world.away = away
 
     @rule(number=st.integers(0, 9), seconds=st.sampled_from([0.0, 4.0]), then=st.sampled_from(["", "commit", "fail"]))
     def work(self, number, seconds, then):
@@ -358,6 +422,9 @@ class Machine(RuleBasedStateMachine):
         self.world.check(finished=False)
         self.world.finish()
         self.world.check(finished=True)
+        events = read_events(self.world.lines)
+        calls = Counter(part for event in events if event.act is Act.CALL and not event.ended for part in event.parts)
+        assert set(calls.values()) <= {1}  # of each attempt
 
 
 TestHistories = Machine.TestCase

@@ -113,6 +113,35 @@ def test_a_store_that_hands_out_what_is_leased_is_told():
         history.check(finished=False)
 
 
+def test_a_store_that_gives_two_holders_one_fence_is_told():
+    history = History()
+    history.claim("a")
+    history.now += LEASE + 1.0
+    history.store._jobs["job"].fence = 0
+    history.claim("b")
+    with pytest.raises(AssertionError, match="was handed to two processes under fence 1"):
+        history.check(finished=False)
+
+
+def test_a_store_that_takes_a_job_from_its_own_holder_is_told():
+    history = History()
+    history.claim("a")
+    history.now += LEASE + 1.0
+    history.of("a").claim("a by another name", lease=LEASE, rooms=[Room(("",), 1, 1000)])
+    with pytest.raises(AssertionError, match="was taken from fence 1 by the process that held it"):
+        history.check(finished=False)
+
+
+def test_what_a_holder_has_given_up_may_be_its_own_once_more():
+    history = History()
+    hold = history.claim("a")
+    history.now += LEASE - 1.0
+    history.of("a").claim("a", lease=LEASE, rooms=[Room(("",), 1, 1000)])  # it lives
+    history.now += 1.0
+    history.of("a").claim("a", lease=LEASE, rooms=[Room(("",), 1, 1000)], given_up=[hold])
+    history.check(finished=False)
+
+
 def test_a_store_that_does_not_count_what_was_lost_is_told():
     history = History()
     history.claim("a")

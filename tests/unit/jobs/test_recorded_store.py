@@ -76,6 +76,14 @@ def test_a_call_that_the_store_did_not_answer_has_no_end(lines):
     ]
 
 
+def test_what_a_holder_has_given_up_is_written_down_before_the_claim(store, lines):
+    store.submit([NewJob("a")])
+    (job,) = claim(store)
+    store.claim("h", lease=30.0, rooms=[Room(("",), 10, 100)], given_up=[job.hold])
+    acts = pair_up(read_events(lines))[-2:]
+    assert [(done.begun.act, done.parts) for done in acts] == [(Act.GIVE_UP, (Part("a", fence=1),)), (Act.CLAIM, ())]
+
+
 def test_it_is_the_store_that_it_records(store):
     store.submit([NewJob("a"), NewJob("b")])
     assert store.queue == "default"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import ConfigError, StoreUnavailable
+from penstock.jobs import renewing
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.renewing import MOST_AT_ONCE, Renewing
 from penstock.jobs.store import Answer, ClaimedJob, Renewed
@@ -128,6 +129,29 @@ def test_what_is_lost_or_stuck_is_renewed_no_longer():
     here.jobs["stuck"].enter(JobStep.UPLOAD, 100.0, limit=5.0)
     here.now = 106.0
     here.renewing.renew()
+    assert here.store.asked == [["a"]]
+
+
+def test_what_may_have_run_out_is_to_be_renewed_or_was_given_up():
+    here = Round("well", "lost", "stuck", "late")
+    here.jobs["lost"].lost = True
+    here.jobs["stuck"].enter(JobStep.UPLOAD, 100.0, limit=5.0)
+    here.now = 130.0
+    here.jobs["well"].lease_until = 131.0
+    assert here.renewing.run_out() == ([here.jobs["late"]], [here.jobs["stuck"]])
+    assert here.renewing.renew_over(here.store, [here.jobs["late"]])
+    assert here.renewing.run_out() == ([], [here.jobs["stuck"]])
+    assert here.news == [("late", Answer.OK, False)]
+
+
+def test_who_was_suspended_renews_at_once(monkeypatch):
+    monkeypatch.setattr(renewing, "LOOK_SECONDS", 0.001)
+    here = Round("a", lease=3600.0)
+    readings = iter([100.0, 5000.0])
+    here.renewing._boot = lambda: next(readings, 5000.0)  # the thread would wait for twenty minutes
+    here.store.answers = [KeyError("that was it")]
+    here.renewing.start()
+    here.renewing.join(20.0)
     assert here.store.asked == [["a"]]
 
 

@@ -9,6 +9,7 @@ Contract
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from penstock.errors import JobConflict
@@ -27,7 +28,17 @@ from penstock.jobs.rules.job_states import (
     SUCCEED,
     JobState,
 )
-from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Delivery, NewJob, Renewed, wrote_nothing
+from penstock.jobs.store import (
+    LEASE_RAN_OUT,
+    Answer,
+    AttemptEnd,
+    ClaimedJob,
+    Delivery,
+    Hold,
+    NewJob,
+    Renewed,
+    wrote_nothing,
+)
 
 HELD_MOVES = {
     JobState.WAITING: RELEASE,
@@ -179,16 +190,25 @@ class MemoryJob:
             else:
                 self._end_attempt(Cause.LOST, at)
 
+    def stays_with(self, holder: str, given_up: Collection[Hold]) -> bool:
+        """Whether a claim by `holder` renews the lease that ran out."""
+        held = self.history[-1].holder == holder and Hold(self.new.id, self.fence) not in given_up
+        return held and not self.to_be_cancelled
+
     def claim(self, holder: str, lease: float, at: Moment) -> ClaimedJob:
         """Lease it to `holder`."""
         self.state = CLAIM[self.state]
         self.fence += 1
         self.first_fence = self.first_fence or self.fence
-        self.lease_ends = at.now + lease
-        self.lapsed = False
         self.told = None
         self.history.append(Attempt(run=self.run, fence=self.fence, holder=holder, claimed=at.wall))
         del self.history[:-MOST_HISTORY]
+        return self.claim_again(lease, at)
+
+    def claim_again(self, lease: float, at: Moment) -> ClaimedJob:
+        """Lease it to its holder for longer, and hand it out."""
+        self.lease_ends = at.now + lease
+        self.lapsed = False
         return ClaimedJob(
             id=self.new.id,
             fence=self.fence,

@@ -333,7 +333,9 @@ class MemoryStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+    def claim(
+        self, holder: str, *, lease: float, rooms: Sequence[Room], given_up: Collection[Hold] = ()
+    ) -> list[ClaimedJob]:
         """See `Store`."""
         with self._lock:
             at = self._at()
@@ -342,18 +344,18 @@ class MemoryStore:
                 return []
             claimed = []
             for room in rooms:
-                for job in self._take(room, at):
-                    claimed.append(job.claim(holder, lease, at))
+                for job, stays in self._take(room, holder, given_up, at):
+                    claimed.append(job.claim_again(lease, at) if stays else job.claim(holder, lease, at))
                     self._place(job)
             return claimed
 
-    def _take(self, room: Room, at: Moment) -> list[MemoryJob]:
-        """The jobs for one room, which stand nowhere any more."""
+    def _take(self, room: Room, holder: str, given_up: Collection[Hold], at: Moment) -> list[tuple[MemoryJob, bool]]:
+        """The jobs for one room, which stand nowhere any more, and of each whether it stays with its holder."""
         lanes = [lane for service in room.services for lane in self._lanes(service, elsewhere=room.of_host > 0)]
         at_hosts = Counter(room.at_hosts)
         firsts = [(*first, lane) for lane in lanes if (first := lane.first()) is not None]
         heapq.heapify(firsts)
-        taken: list[MemoryJob] = []
+        taken: list[tuple[MemoryJob, bool]] = []
         size = 0
         while firsts and len(taken) < room.jobs:
             _, _, job, lane = heapq.heappop(firsts)
@@ -362,14 +364,15 @@ class MemoryStore:
             if taken and size + len(job.new.body) > room.nbytes:
                 break
             lane.take()
-            if job.state is JobState.LEASED:
+            stays = job.state is JobState.LEASED and job.stays_with(holder, given_up)
+            if job.state is JobState.LEASED and not stays:
                 job.lose(at)
             if job.state in ENDED:
                 self._place(job)
             else:
                 size += len(job.new.body)
                 at_hosts[job.host] += 1
-                taken.append(job)
+                taken.append((job, stays))
             if (first := lane.first()) is not None:
                 heapq.heappush(firsts, (*first, lane))
         return taken

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.errors import ConfigError, JobConflict, JobNotFound, StoreUnavailable
@@ -212,15 +212,18 @@ class RedisStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+    def claim(
+        self, holder: str, *, lease: float, rooms: Sequence[Room], given_up: Collection[Hold] = ()
+    ) -> list[ClaimedJob]:
         """See `Store`."""
         if not any(room.jobs > 0 for room in rooms):
             return []
         token = self._unanswered.pop(holder, None) or next(self._tokens)
         most_lost = MOST_ATTEMPTS[Cause.LOST]
         wanted = records.rooms_word(rooms)
+        not_own = records.encode(dict(given_up)) if given_up else b""
         try:
-            found = self._server.run("claim", holder, lease, token, most_lost, _LOST, wanted)
+            found = self._server.run("claim", holder, lease, token, most_lost, _LOST, not_own, wanted)
         except StoreUnavailable:
             self._unanswered[holder] = token
             raise

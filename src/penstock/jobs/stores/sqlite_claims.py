@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.hosting.host_clock import Reading
@@ -30,6 +30,7 @@ from penstock.jobs.stores.sqlite_rows import (
 )
 
 _LAPSED: Final = "queue = ? AND state = 2 AND lease_until <= ?"
+_RENEW: Final = "lease_until = ?"
 
 
 class _Candidate(NamedTuple):
@@ -73,6 +74,18 @@ _NEXT_HOST: Final = (
 _LEASED: Final = NUMBERS[JobState.LEASED]
 
 
+class _Own(NamedTuple):
+    """The jobs that stay with the holder which claims, although their leases have run out."""
+
+    holder: str
+    given_up: Collection[Hold]
+
+    def has(self, lapsed: _Candidate) -> bool:
+        """Whether the claim renews this job's lease."""
+        held = lapsed.holder == self.holder and Hold(lapsed.id, lapsed.fence) not in self.given_up
+        return held and not lapsed.cancelling
+
+
 def may_claim(connection: sqlite3.Connection, queue: int, rooms: Sequence[Room], now: Reading) -> bool:
     """Whether a claim would change anything.  It only reads: an idle consumer asks five times a second."""
     (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
@@ -88,33 +101,46 @@ def may_claim(connection: sqlite3.Connection, queue: int, rooms: Sequence[Room],
 
 
 def claim_jobs(
-    connection: sqlite3.Connection, queue: int, holder: str, *, lease: float, rooms: Sequence[Room], now: Reading
+    connection: sqlite3.Connection,
+    queue: int,
+    holder: str,
+    *,
+    lease: float,
+    rooms: Sequence[Room],
+    given_up: Collection[Hold],
+    now: Reading,
 ) -> list[ClaimedJob]:
     """See `Store.claim`."""
     catch_up(connection, queue, now)
     (paused,) = connection.execute("SELECT paused FROM queues WHERE number = ?", (queue,)).fetchone()
     if paused:
         return []
+    own = _Own(holder, given_up)
     lapsed = _any_lapsed(connection, queue, now)
     wanted = [room for room in rooms if room.jobs > 0]
-    taken = [each for room in wanted for each in _first(connection, queue, room, now, with_lapsed=lapsed)]
+    taken = [each for room in wanted for each in _first(connection, queue, room, own, now, with_lapsed=lapsed)]
     bodies = _bodies(connection, [each.seq for each in taken if each.size])
     until = now.boottime + lease
     changes: list[tuple[tuple[Any, ...], int]] = []
+    renewals: list[tuple[tuple[Any, ...], int]] = []
     claimed: list[ClaimedJob] = []
     for each in taken:
         counts, alone, problem = read_counts(each.attempts), bool(each.alone), each.problem
-        if each.state == _LEASED:
-            counts[Cause.LOST.value] = counts.get(Cause.LOST.value, 0) + 1
-            alone, problem = True, write_problem(LEASE_RAN_OUT)
-        history = each.history
-        if each.claimed is not None:
-            history = write_history(history, LastClaim(*each[-6:]), now.wall)
-        changes.append(((holder, now.wall, until, write_counts(counts), alone, problem, history), each.seq))
+        stays = each.state == _LEASED and own.has(each)
+        if stays:
+            renewals.append(((until,), each.seq))
+        else:
+            if each.state == _LEASED:
+                counts[Cause.LOST.value] = counts.get(Cause.LOST.value, 0) + 1
+                alone, problem = True, write_problem(LEASE_RAN_OUT)
+            history = each.history
+            if each.claimed is not None:
+                history = write_history(history, LastClaim(*each[-6:]), now.wall)
+            changes.append(((holder, now.wall, until, write_counts(counts), alone, problem, history), each.seq))
         claimed.append(
             ClaimedJob(
                 each.id,
-                each.fence + 1,
+                each.fence if stays else each.fence + 1,
                 each.run,
                 bodies.get(each.seq, b""),
                 each.content_type,
@@ -134,6 +160,7 @@ def claim_jobs(
         "history = ?",
         changes,
     )
+    change_jobs(connection, _RENEW, renewals)
     return claimed
 
 
@@ -150,19 +177,20 @@ def renew_leases(
         held.update({(id_, fence): (seq, cancelling) for id_, fence, seq, cancelling in rows})
     found = [held.get((hold.job_id, hold.fence)) for hold in holds]
     until = now.boottime + lease
-    change_jobs(connection, "lease_until = ?", [((until,), each[0]) for each in found if each is not None])
+    change_jobs(connection, _RENEW, [((until,), each[0]) for each in found if each is not None])
     return [Renewed(Answer.LOST) if each is None else Renewed(Answer.OK, bool(each[1])) for each in found]
 
 
 def _first(
-    connection: sqlite3.Connection, queue: int, room: Room, now: Reading, *, with_lapsed: bool
+    connection: sqlite3.Connection, queue: int, room: Room, own: _Own, now: Reading, *, with_lapsed: bool
 ) -> list[_Candidate]:
     """The jobs for one room; `with_lapsed`: there are some whose lease has run out."""
     taken: list[_Candidate] = []
     at_hosts, left, after = Counter(room.at_hosts), room.nbytes, _BEFORE_ALL
     while True:
         passed_over = False
-        found = _candidates(connection, queue, room._replace(at_hosts=at_hosts), after, now, with_lapsed=with_lapsed)
+        wanted = room._replace(at_hosts=at_hosts)
+        found = _candidates(connection, queue, wanted, after, own, now, with_lapsed=with_lapsed)
         for each in found:
             if room.of_host:
                 if at_hosts[each.host] >= room.of_host:
@@ -185,6 +213,7 @@ def _candidates(
     queue: int,
     room: Room,
     after: tuple[float, int],
+    own: _Own,
     now: Reading,
     *,
     with_lapsed: bool,
@@ -194,7 +223,7 @@ def _candidates(
     last = (*after, room.jobs)
     kind, values = _kind_of(room)
     kind += f" AND service IN ({','.join('?' * len(room.services))}) AND {in_order}"
-    candidates = _lapsed(connection, queue, kind, (*values, *room.services, *last), now) if with_lapsed else []
+    candidates = _lapsed(connection, queue, kind, (*values, *room.services, *last), own, now) if with_lapsed else []
     for service in room.services:
         for lane, lane_values in _lanes(connection, queue, service, room):
             waiting = f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND {lane} AND {in_order}"  # noqa: S608
@@ -244,13 +273,14 @@ def _any_lapsed(connection: sqlite3.Connection, queue: int, now: Reading) -> boo
 
 
 def _lapsed(
-    connection: sqlite3.Connection, queue: int, kind: str, values: Sequence[Any], now: Reading
+    connection: sqlite3.Connection, queue: int, kind: str, values: Sequence[Any], own: _Own, now: Reading
 ) -> list[_Candidate]:
     """The jobs of a kind whose lease has run out and that may be claimed; those whose run ends by it end here."""
     query = f"SELECT {_CANDIDATE} FROM jobs WHERE {_LAPSED} AND {kind}"  # noqa: S608
     while True:
         rows = [_Candidate._make(row) for row in connection.execute(query, (queue, now.boottime, *values))]
-        over = [(each, to) for each in rows if (to := _end_of_lapsed(each, now)) is not None]
+        others = [each for each in rows if not own.has(each)]
+        over = [(each, to) for each in others if (to := _end_of_lapsed(each, now)) is not None]
         if not over:
             return rows
         changes = Endings(queue, now)

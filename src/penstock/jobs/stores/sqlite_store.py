@@ -19,7 +19,7 @@ import math
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -231,13 +231,15 @@ class SqliteStore:
 
     # -- holders ----------------------------------------------------------------------------------------------------
 
-    def claim(self, holder: str, *, lease: float, rooms: Sequence[Room]) -> list[ClaimedJob]:
+    def claim(
+        self, holder: str, *, lease: float, rooms: Sequence[Room], given_up: Collection[Hold] = ()
+    ) -> list[ClaimedJob]:
         """See `Store`."""
         if not self._read(lambda connection, now: sqlite_claims.may_claim(connection, self._number, rooms, now)):
             return []
         return self._write(
             lambda connection, now: sqlite_claims.claim_jobs(
-                connection, self._number, holder, lease=lease, rooms=rooms, now=now
+                connection, self._number, holder, lease=lease, rooms=rooms, given_up=given_up, now=now
             )
         )
 

@@ -131,8 +131,10 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
                 if job.service in ("", *services) and (job.state is JobState.WAITING or job.id in lapsed)
             ]
             found.sort(key=lambda job: (-job.priority, turns.index(job.id)))
-            ended = [job.id for job in found if job.id in lapsed and (job.deadline or times[0] + 1) <= times[0]]
-            ended += [job.id for job in found if job.id in lapsed and job.attempts.get("lost", 0) == 4]
+            holder = draw.choice("hi")
+            others = [job for job in found if job.id in lapsed and job.history[-1].holder != holder]
+            ended = [job.id for job in others if (job.deadline or times[0] + 1) <= times[0]]
+            ended += [job.id for job in others if job.attempts.get("lost", 0) == 4]
             limit, lease = draw.randrange(1, 4), draw.choice((1.0, 3.0, 30.0))
             at_hosts = {"https://x": draw.randrange(3)}
             rooms = [
@@ -148,7 +150,7 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
                         expected.append(job.id)
                         taken[host] += 1
                         left -= 1
-            claimed = store.claim("h", lease=lease, rooms=rooms)
+            claimed = store.claim(holder, lease=lease, rooms=rooms)
             assert [job.id for job in claimed] == expected
             claims += len(claimed)
             held.update({job.id: (job.hold, times[0] + lease) for job in claimed})

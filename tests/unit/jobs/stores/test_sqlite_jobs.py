@@ -108,7 +108,7 @@ def test_after_another_boot_no_lease_is_left(open_store, clocks):
     store.close()
     clocks.boottime = 3.0
     again = open_store(boot="two")
-    (b,) = claim(again)
+    (b,) = claim(again, "another")
     assert (b.id, b.attempts) == ("b", {"lost": 1})
     assert [each.job_id for each in again.deliveries(limit=9, lease=9)] == ["a"]
     same = open_store(boot="two")

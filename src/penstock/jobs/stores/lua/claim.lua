@@ -1,16 +1,17 @@
 -- Lease jobs.  ARGV: the holder, the lease in seconds, the token of this call, the `lost` attempt that is the last, the
--- problem of a lost attempt; in MessagePack the rooms, each as services, how many jobs, how many bytes, how many of a host
--- or 0, and how many are held already by their hosts.
+-- problem of a lost attempt; in MessagePack what the holder has given up (fences by id, or '' for nothing), and the rooms,
+-- each as services, how many jobs, how many bytes, how many of a host or 0, and how many are held already by their hosts.
 -- The answer, for each job: its record, spec and body.  A call that comes twice gets the same jobs twice.
 local MOST_PASSED_OVER = 200  -- jobs of a room that end, instead of being handed out, in one call
 local RESTART_GAP = 8         -- how many fences of a job a server may have forgotten with its last second
 
 local holder, lease = ARGV[1], tonumber(ARGV[2])
 local token, most_lost, lost_problem = PREFIX .. 'claim:' .. ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local MOST_HOSTS = 500        -- of how many hosts jobs are looked at in one call; of more, so many drawn by lot
+local given_up = ARGV[6] ~= '' and cmsgpack.unpack(ARGV[6]) or {}
+local MOST_HOSTS = 500         -- of how many hosts jobs are looked at in one call; of more, so many drawn by lot
 
 local rooms, here, elsewhere = {}, {}, {}  -- the rooms in their order, and by service those of each kind
-for number, word in ipairs(cmsgpack.unpack(ARGV[6])) do
+for number, word in ipairs(cmsgpack.unpack(ARGV[7])) do
   local services, limit, most_bytes, of_host, at_hosts = unpack(word, 1, 5)
   local room = {
     services = services, limit = limit, most_bytes = most_bytes, of_host = of_host, at_hosts = at_hosts, jobs = 0, size = 0,
@@ -33,9 +34,16 @@ local function hand_out(room, job, packed, spec, body)
   answer[#answer + 1] = packed
   answer[#answer + 1] = spec
   answer[#answer + 1] = body
-  claimed[#claimed + 1] = {job.id, job.fence}
   room.jobs, room.size = room.jobs + 1, room.size + #body
   if job.host then room.at_hosts[job.host] = (room.at_hosts[job.host] or 0) + 1 end
+end
+
+-- A job that this holder has already: its lease begins anew.
+local function hand_out_again(room, job, spec, body)
+  leave_indexes(job)
+  enter_indexes(job, now + lease)
+  save(job)
+  hand_out(room, job, cmsgpack.pack(job), spec, body)
 end
 
 -- The jobs of this same call, whose answer was lost; those for which there is no room now are given back.
@@ -45,10 +53,7 @@ local function claim_again(given)
     if job and job.state == 'leased' and job.fence == hold[2] then
       local room = (job.host and elsewhere or here)[job.service]
       if room and fits(room, body) and not is_full(room, job.host) then
-        leave_indexes(job)
-        enter_indexes(job, now + lease)
-        save(job)
-        hand_out(room, job, cmsgpack.pack(job), spec, body)
+        hand_out_again(room, job, spec, body)
       else
         end_attempt(job, job.cancel and 'cancelled' or 'waiting', job.cancel and 'cancelled' or 'released')
       end
@@ -102,6 +107,11 @@ local function best_of(lanes, room)
   return best, best_member
 end
 
+-- Whether the job stays with this holder, although its lease has run out.
+local function stays(job)
+  return job.holder == holder and given_up[job.id] ~= job.fence and not job.cancel
+end
+
 -- Settle the attempt whose lease ran out: unless that ends the run, the job waits then.
 local function lose(job)
   if job.cancel then
@@ -127,6 +137,7 @@ local function lease_out(room, job, spec, body)
   enter_indexes(job, now + lease)
   local packed = cmsgpack.pack(job)
   call('HSET', PREFIX .. 'job:' .. job.id, 'live', packed)
+  claimed[#claimed + 1] = {job.id, job.fence}
   hand_out(room, job, packed, spec, body)
 end
 
@@ -140,8 +151,11 @@ local function fill(room)
     local job, spec, body = load(id_of_place(member), 'spec', 'body')
     if job and spec and not fits(room, body) then break end
     if job then see_time(job) end
-    if job and lease_ran_out(job) then lose(job) end
-    if job and job.state == 'waiting' and place(job) == member then
+    local ran_out = job and lease_ran_out(job)
+    if ran_out and not stays(job) then lose(job) end
+    if ran_out and job.state == 'leased' then
+      hand_out_again(room, job, spec, body)
+    elseif job and job.state == 'waiting' and place(job) == member then
       lease_out(room, job, spec, body)
     else
       drop(lane.index, member)
