@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
-from contextlib import contextmanager
+import time
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 
 import pytest
 from worked import SHORT_LEASE, queue_in
@@ -179,3 +182,86 @@ def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt
             assert ("/out", b"42") in server.put
         else:
             assert queue.store.result("job").body == b"42"
+
+
+# -- both are there again ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def gone(how, queue, server, consumers):
+    """For the block the store cannot be reached, or the consumers stand still."""
+    with ExitStack() as during:
+        match how:
+            case "stopped":
+                for each in consumers:
+                    during.enter_context(each.suspended())
+            case "locked":
+                path = queue.url.removeprefix("sqlite:///")
+                locking = during.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None)))
+                locking.execute("BEGIN IMMEDIATE")
+            case "paused":
+                server.pause()
+                during.callback(server.go_on)
+            case "restarted":
+                server.kill()
+                during.callback(server.start)
+        for each in consumers:  # while a file is locked a call waits for longer than a lease
+            during.enter_context(each.told_as_standing_still())
+        yield
+
+
+CASES = [
+    ("sqlite", "locked", 1, "no renewal"),
+    ("redis", "paused", 1, ""),
+    ("sqlite", "stopped", 1, "no renewal"),
+    *(
+        pytest.param(*case, marks=pytest.mark.night)
+        for case in (
+            ("sqlite", "locked", 1, ""),
+            ("sqlite", "stopped", 1, ""),
+            ("redis", "paused", 1, "no renewal"),
+            ("redis", "restarted", 1, ""),
+            ("redis", "stopped", 1, "no renewal"),
+            ("sqlite", "locked", 2, ""),
+            ("sqlite", "stopped", 2, ""),
+            ("redis", "paused", 2, ""),
+            ("redis", "restarted", 2, ""),
+            ("redis", "stopped", 2, ""),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("store", "how", "consumers", "mutant"), CASES)
+def test_who_is_back_after_longer_than_a_lease_goes_on_with_what_nobody_else_has_claimed(
+    tmp_path, store, how, consumers, mutant
+):
+    """One consumer runs each job once.  Of two that are back together each may have claimed what was the other's.
+
+    Without the thread that renews a claim would always come first.
+    """
+    with ExitStack() as opened:
+        server = None if store == "sqlite" else opened.enter_context(private_redis("--appendfsync", "always"))
+        url = f"sqlite:///{tmp_path}/q.db" if server is None else server.url
+        queue = opened.enter_context(queue_in(tmp_path, url))
+        working = [queue.work("--lease", str(SHORT_LEASE), mutant=mutant).up() for _ in range(consumers)]
+        jobs = queue.submit_many(8 * consumers, seconds=0.4)
+        queue.until(lambda: len(set(map(holder_of, queue.jobs())) - {""}) == consumers, "everybody to hold something")
+        with gone(how, queue, server, working):
+            over = time.monotonic() + 2 * SHORT_LEASE
+            queue.until(lambda: time.monotonic() > over, "the leases to run out")
+        queue.until_done()
+        told = [each.end() for each in working]
+        queue.check()
+        if consumers == 1:
+            assert [queue.calls(job) for job in jobs] == [1] * 8
+            assert [(job.attempts, len(job.history)) for job in queue.jobs()] == [({}, 1)] * 8
+            assert "another's" not in told[0]
+        for job in queue.jobs():
+            assert queue.calls(job.id) <= len(job.history)
+            for before, after in pairwise(job.history):
+                assert (before.cause, before.holder != after.holder) == ("lost", True)
+
+
+def holder_of(job):
+    return job.history[-1].holder if job.state is JobState.LEASED else ""

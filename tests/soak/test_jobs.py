@@ -1,10 +1,12 @@
 """Two hundred thousand jobs in a file, and others on a disk that is full now and then, while consumers are killed or
-stopped: none is lost, none is done twice, none begins after a stop, memory is flat.
+stopped, stand still, or find the file locked for longer than a lease: none is lost, none has two results, none runs
+again that no other consumer has claimed, none begins after a stop, memory is flat.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,9 @@ service = ps.Service(Double, name="double")
 JOBS = int(os.environ.get("SOAK_JOBS", "200000"))
 SEED = int(os.environ.get("SOAK_SEED") or time.time())
 CONSUMERS = 3
+LEASE = 2.0
+AWAY = (1.2 * LEASE, 2.0 * LEASE)
+"""Seconds for which a consumer stands still, or the file is locked."""
 BETWEEN_KILLS = (1.0, 4.0)
 """Seconds."""
 LATE_SECONDS = 0.75
@@ -71,24 +77,43 @@ class Fleet:
     def __init__(self, folder, url):
         self.folder, self.url = folder, url
         self.module = write_module(folder, SOURCE)
-        self.started = self.kills = 0
+        self.started = self.kills = self.stalls = self.locks = 0
+        self._disturbances = itertools.cycle(("kill", "stall", "stop", "lock"))
         self.stopped = {}
         """When which consumer was told to stop."""
         self.consumers = [self.start() for _ in range(CONSUMERS)]
 
     def start(self):
-        flags = ("--queue", self.url, "--lease", "2", "--poll", "0.05")
+        flags = ("--queue", self.url, "--lease", f"{LEASE:g}", "--poll", "0.05")
         env = {"CONSUMER": str(self.started)}
         self.started += 1
         consumer = Program(self.folder, *PENSTOCK, "work", f"{self.module}:service", *flags, env=env)
         consumer.number = self.started - 1
         return consumer
 
-    def end_one(self, chance):
+    def disturb(self, chance):
+        """End one, or have one stand still for longer than a lease, or nobody reach the store for as long."""
+        match next(self._disturbances):
+            case "kill" | "stop" as how:
+                self.end_one(chance, kill=how == "kill")
+            case "stall":
+                stalled = chance.choice(self.consumers).process
+                stalled.send_signal(signal.SIGSTOP)
+                time.sleep(chance.uniform(*AWAY))
+                stalled.send_signal(signal.SIGCONT)
+                self.stalls += 1
+            case "lock":
+                path = self.url.removeprefix("sqlite:///")
+                with contextlib.closing(sqlite3.connect(path, isolation_level=None, timeout=60.0)) as locking:
+                    locking.execute("BEGIN IMMEDIATE")
+                    time.sleep(chance.uniform(*AWAY))
+                self.locks += 1
+
+    def end_one(self, chance, *, kill):
         """Have one be killed, or stopped with a signal that comes once or twice, and another be there instead."""
         place = chance.randrange(1, CONSUMERS)
         consumer = self.consumers[place]
-        if chance.random() < 0.5:
+        if kill:
             consumer.process.send_signal(signal.SIGKILL)
             self.kills += 1
         else:
@@ -135,12 +160,14 @@ def all_jobs(store):
 
 
 def check(store, job: Job, ran: Counter[int]) -> None:
-    """It succeeded, with its own result; each attempt before was lost, or given back and never run."""
+    """It succeeded, with its own result; each attempt before was lost to another, or given back and never run."""
     assert job.state is JobState.SUCCEEDED, job
     number = int(job.id.partition("-")[2])
     causes = [attempt.cause for attempt in job.history]
     assert causes[-1] == "succeeded", job
     assert set(causes[:-1]) <= {"lost", "released"}, job
+    for before, after in pairwise(job.history):
+        assert before.cause == "released" or before.holder != after.holder, job
     assert 1 <= ran[number] <= 1 + job.attempts.get("lost", 0), (ran[number], job)
     assert json.loads(store.result(job.id).body) == 2 * number, job
 
@@ -161,7 +188,7 @@ def test_no_job_is_lost_or_done_twice_while_consumers_are_killed_and_stopped(tmp
                 time.sleep(chance.uniform(*BETWEEN_KILLS))
                 assert survivor.process.poll() is None, survivor.output
                 assert time.monotonic() - began < PATIENCE_SECONDS, stats
-                fleet.end_one(chance)
+                fleet.disturb(chance)
                 if not memory and done > JOBS / 10:
                     memory = resident(survivor.pid)
             seconds = time.monotonic() - began
@@ -177,12 +204,15 @@ def test_no_job_is_lost_or_done_twice_while_consumers_are_killed_and_stopped(tmp
             causes.update(attempt.cause for attempt in job.history)
             count += 1
         print(  # noqa: T201  # the figures are what it is run for
-            f"{count} jobs succeeded in {seconds:.0f} s, {fleet.kills} kills, {len(fleet.stopped)} stops; "
+            f"{count} jobs succeeded in {seconds:.0f} s, {fleet.kills} kills, {len(fleet.stopped)} stops, "
+            f"{fleet.stalls} stalls, {fleet.locks} locks; {ran.total() - count} runs again, {causes['lost']} lost; "
             f"how many jobs lost how many leases: {dict(lost)}; {causes['released']} released; "
             f"MiB of who was not killed: {memory / 2**20:.1f}, grown by {grown / 2**20:.1f}"
         )
         assert count == JOBS
         assert fleet.kills
+        assert fleet.stalls
+        assert fleet.locks
         assert len(fleet.stopped) > CONSUMERS
         assert causes["released"]
         assert memory
@@ -241,7 +271,7 @@ class FullDisk:
                 self.submit_until_refused()
                 self.fill_or_empty(chance)
                 time.sleep(chance.uniform(0.0, 2.0))
-                self.fleet.end_one(chance)
+                self.fleet.end_one(chance, kill=chance.random() < 0.5)
                 if chance.random() < 0.5:
                     self.take_results()
             (self.disk / "hog").unlink(missing_ok=True)
