@@ -129,15 +129,22 @@ class ValueReader(ABC, Generic[T]):
         Raises:
             ValueRefused: it is not of the kind.
         """
-        value = plain(value)
-        if value is None or (isinstance(value, (str, int, float)) and self._is_ignored(value)):
+        found = plain(value)
+        if found is None or (isinstance(found, (str, int, float)) and self._is_ignored(found)):
             return None
-        token = self.parse(value)
-        return None if token in self.ignored else token
+        token = self.parse(found)
+        if token in self.ignored:
+            return None
+        if found is not value:
+            self.check_scalar(value)
+        return token
 
     @abstractmethod
     def parse(self, value: Any) -> T:
         """What a plain value stands for that is not missing."""
+
+    def check_scalar(self, value: Any) -> None:
+        """Raise ValueRefused where a scalar of numpy does not say what it stands for."""
 
     def _is_ignored(self, value: str | float) -> bool:
         return value in self.ignored_values and not isinstance(value, bool)  # True equals 1
@@ -156,17 +163,13 @@ class ValueReader(ABC, Generic[T]):
 class WholeReader(ValueReader[T]):
     """Reads what counts by its integer, where it is a float."""
 
-    def read(self, value: Any) -> T | None:
-        """As every reader; a float16 or float32 beyond its largest whole number is refused besides."""
-        token = super().read(value)
-        if token is not None and isinstance(value, np.floating) and is_narrow(value.dtype):
-            largest = largest_whole(value.dtype)
-            if abs(value) > largest:
-                raise ValueRefused(
-                    f"beyond {largest:.0f} a {value.dtype} has not every integer, so it cannot be said which one "
-                    f"{widen(value)!r} was"
-                )
-        return token
+    def check_scalar(self, value: Any) -> None:
+        """Raise ValueRefused for a float16 or float32 beyond its largest whole number."""
+        if isinstance(value, np.floating) and is_narrow(value.dtype) and abs(value) > largest_whole(value.dtype):
+            raise ValueRefused(
+                f"beyond {largest_whole(value.dtype):.0f} a {value.dtype} has not every integer, so it cannot be said "
+                f"which one {widen(value)!r} was"
+            )
 
 
 class CategoryReader(WholeReader[str]):
