@@ -17,7 +17,7 @@ from penstock.graphs.refusals import Refusal, RowsRefused
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRows:
-    """What became of rows that were answered together."""
+    """Rows that were answered together: the answers, and the refusals."""
 
     outputs: list[np.ndarray[Any, Any]]
     """The graph's outputs for the rows that were kept; none where no row was."""

@@ -59,7 +59,7 @@ class RefusedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     row: dict[str, Any]
     """The raw row, with plain Python values that JSON can carry."""
     reason: str
-    """What the model said."""
+    """The words of the model."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Contract
 --------
 * Each is the first of the given rows with another value in one column: missing, empty, never seen, at the limits of its
   kind, and for a text what the given texts become in upper case, with other accents and with other white space.
-* There are `MOST_MADE` at most.
+* At most `MOST_MADE` are made.
 """
 
 from __future__ import annotations

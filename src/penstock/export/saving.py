@@ -273,7 +273,7 @@ def _ask_derived(
 def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> MadeRows:
     """Ask the model about rows that are made of the probes and of those to check: which it answers, which it refuses.
 
-    What the features refuse is left out, for it comes to no graph.
+    Rows that the features refuse are left out, for they come to no graph.
     """
     given = [*asked.probes.rows, *(asked.check.rows if asked.check is not None else ())]
     rows = made_rows(features, given)

@@ -1,4 +1,4 @@
-"""What a graph refuses as its model does: it says so of single rows, and answers the others.
+"""Rows that a graph refuses, as its model does, while it answers the others.
 
 A graph that refuses rows has one output more than its manifest says, `_refused`: for each row 0, or the number of the
 reason, from 1 on.  The reasons are a list in the graph's own file, which is the list of the `Refusal`s.
