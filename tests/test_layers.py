@@ -80,6 +80,7 @@ HEAVY = {
     "sklearn": {
         "export/sklearn_boosting.py",
         "export/sklearn_model.py",
+        "export/sklearn_refusals.py",
         "export/sklearn_selection.py",
         "export/sklearn_voting.py",
     },
@@ -87,7 +88,9 @@ HEAVY = {
         "export/sklearn_boosting.py",
         "export/sklearn_conversion.py",
         "export/sklearn_model.py",
+        "export/sklearn_refusals.py",
         "export/sklearn_selection.py",
+        "export/sklearn_words.py",
     },
     "onnx": {"export/sklearn_graph.py"},
     "pydantic": {"codec/pydantic_.py"},

@@ -2,6 +2,7 @@
 
 import json
 import math
+import types
 
 import msgspec
 import numpy as np
@@ -39,9 +40,10 @@ import penstock as ps  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.artifact.answering import answer_rows  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
+from penstock.export import sklearn_words  # noqa: E402
 from penstock.export.artifact_stage import ArtifactStage  # noqa: E402
 from penstock.export.exporter import GraphSignature  # noqa: E402
-from penstock.export.made_rows import made_rows  # noqa: E402
+from penstock.export.made_rows import made_rows, rewritten_texts  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
 from penstock.export.sklearn_model import sklearn_exporter  # noqa: E402
 from penstock.export.sklearn_refusals import RefusingNodes  # noqa: E402
@@ -101,9 +103,7 @@ ENCODERS = {
     "ordinal, -1": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
     "target": lambda: TargetEncoder(cv=2),
     "imputed, one hot": lambda: make_pipeline(SimpleImputer(strategy="most_frequent"), OneHotEncoder()),
-    "imputed, ordinal": lambda: make_pipeline(
-        SimpleImputer(missing_values=0, strategy="most_frequent"), OrdinalEncoder()
-    ),
+    "bins, ordinal": lambda: make_pipeline(bins(), OrdinalEncoder()),
 }
 LAST = {
     "linear": lambda: LogisticRegression(C=0.5),
@@ -132,6 +132,12 @@ VECTORIZERS = {
     "binary": lambda: CountVectorizer(binary=True),
     "pairs": lambda: CountVectorizer(ngram_range=(1, 2)),
     "sublinear": lambda: TfidfVectorizer(sublinear_tf=True, norm="l1"),
+    "no accents": lambda: TfidfVectorizer(strip_accents="unicode"),
+    "ascii": lambda: CountVectorizer(strip_accents="ascii", lowercase=False),
+    "characters": lambda: CountVectorizer(analyzer="char", ngram_range=(2, 3)),
+    "characters of words": lambda: TfidfVectorizer(analyzer="char_wb", ngram_range=(1, 4)),
+    "stop words": lambda: CountVectorizer(stop_words=["am", "house"], ngram_range=(1, 2)),
+    "own words": lambda: CountVectorizer(token_pattern=r"(?i)[^\W\d_]+|\d"),
 }
 PIPELINES = {
     **{
@@ -289,3 +295,42 @@ def test_a_graph_that_answers_where_its_model_refuses_is_found(tmp_path, monkeyp
     with pytest.raises(ExportRefused, match=f"answers a row that the model refuses, .*{reason}.*; have the model answ"):
         ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=rows[:3])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_text_alone_is_counted_as_its_model_counts_it_in_every_language(tmp_path):
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit([row["note"] for row in ROWS], CLASSES)
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": note} for note in NOTES])
+    stage = ArtifactStage()
+    stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
+    for text in ("ΟΔΟΣ", "İSTANBUL", "STRASSE", "STRA\u1e9eE", "NAI\u0308VE", "", "\U0001f600 red\U0001f600house"):
+        (found,) = stage.predict([{"note": text}])
+        assert found["probabilities"] == pytest.approx(model.predict_proba([text])[0].tolist(), abs=1e-6), text
+    assert b"StringNormalizer" not in (report.path / "model.onnx").read_bytes()
+
+
+TEXTS = [*NOTES, *rewritten_texts(NOTES), "a  b\t\tc", " x", "\uff21\u0661 \u2167\u0966", "\U00020000\U0001d7d9"]
+
+
+@pytest.mark.parametrize("kind", VECTORIZERS)
+def test_the_terms_of_a_text_are_those_of_its_vectorizer(kind):
+    vectorizer = VECTORIZERS[kind]().fit(NOTES)
+    words, analyze = sklearn_words.words_told(vectorizer, name="words", source="note"), vectorizer.build_analyzer()
+    for text in TEXTS:
+        assert words.terms(text) == analyze(text), text
+
+
+def test_text_that_is_read_otherwise_is_found_in_rows_that_the_proof_makes(tmp_path, monkeypatch):
+    told = sklearn_words.words_told
+    monkeypatch.setattr(
+        sklearn_words, "words_told", lambda *of, **by: msgspec.structs.replace(told(*of, **by), lower=False)
+    )
+    texts = ["οδος", "blue sea"] * 9
+    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [0, 1] * 9)
+    with pytest.raises(ExportRefused, match=r"^of the rows that the proof makes of yours, .*note.*ΟΔΟΣ"):
+        ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": text} for text in texts[:2]])
+
+
+def test_text_of_another_step_is_refused_for_its_words_cannot_be_taken_before_the_graph():
+    text = types.SimpleNamespace(is_root=False)
+    with pytest.raises(ValueError, match="takes text that another step gives"):
+        sklearn_words.words_of(CountVectorizer().fit(NOTES), types.SimpleNamespace(inputs=[text]), None)

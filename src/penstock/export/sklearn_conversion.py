@@ -4,7 +4,8 @@ Contract
 --------
 * A part that takes one matrix and is given several columns takes these joined; most converters of skl2onnx read the
   first column alone, and do not say so.  An encoder looks at each column by itself, and takes them as they are.
-* What a part refuses is looked at beside its nodes: `sklearn_refusals`.
+* A part that counts words is given them: `sklearn_words`.
+* Nodes beside those of a part look for what it refuses: `sklearn_refusals`.
 * The nodes of a part are named by its path, so that an error of the runtime names it.
 """
 
@@ -19,6 +20,8 @@ from penstock.export.sklearn_refusals import RefusingNodes, column_sources
 from penstock.export.sklearn_selection import selection_conversions
 from penstock.export.sklearn_steps import parts_of, told
 from penstock.export.sklearn_voting import voting_conversions
+from penstock.export.sklearn_words import TERMS, takes_words, words_of
+from penstock.graphs.words import Words
 
 Converter: TypeAlias = Callable[[Any, Any, Any], None]
 ShapeCalculator: TypeAlias = Callable[[Any], None]
@@ -48,6 +51,8 @@ class Conversion:
 
     def __init__(self, model: Any, columns: Sequence[tuple[str, int]]) -> None:
         self.refusing = RefusingNodes(column_sources(model, columns))
+        self.words: list[Words] = []
+        """The words that the graph is to be given."""
         parts = parts_of(model)
         self._paths = {id(part): path for path, part in parts}
         own = [boosting_conversions(), voting_conversions(), selection_conversions()]
@@ -87,6 +92,10 @@ class Conversion:
         path = self._paths.get(id(part), "")
         if _is_whole(operator):
             self.refusing.add(part, told(path, part), operator, scope, container)
+            if takes_words(part):
+                self.words.append(words_of(part, operator, scope))
+                self._paths[id(operator.raw_operator)] = path
+                container.add_options(id(operator.raw_operator), {"tokenexp": TERMS})
         convert = self._converters.get(type(part)) or get_converter(operator.type)
         convert(scope, operator, container)
         for node in container.nodes[start:]:

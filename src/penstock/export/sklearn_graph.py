@@ -8,13 +8,11 @@ scikit-learn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from penstock.features.tensors import Tensor
 from penstock.graphs.refusals import REFUSED, Refusal, refusals_to_text
-
-LOCALE: Final = "C.UTF-8"
-"""The locale in which text is made lower case: the default is en_US.UTF-8, which a small container does not have."""
+from penstock.graphs.words import WORDS, Words, words_to_text
 
 
 def add_refusals(model: Any, names: Sequence[str], refusals: Sequence[Refusal]) -> None:
@@ -41,13 +39,30 @@ def add_refusals(model: Any, names: Sequence[str], refusals: Sequence[Refusal]) 
         ]
     )
     model.graph.output.append(helper.make_tensor_value_info(REFUSED, TensorProto.INT64, ["batch"]))
-    helper.set_model_props(model, {REFUSED: refusals_to_text(refusals)})
+    _tell(model, REFUSED, refusals_to_text(refusals))
+
+
+def add_words(model: Any, values: Sequence[Any], words: list[Words]) -> None:
+    """Have the ONNX `model` take words besides its inputs, as `penstock.graphs.words` has it.
+
+    Args:
+        model: the model, with its inputs as they are to be.
+        values: the inputs with words, as ONNX has them.
+        words: what they are.
+    """
+    if words:
+        model.graph.input.extend(values)
+        _tell(model, WORDS, words_to_text(words))
+
+
+def _tell(model: Any, key: str, text: str) -> None:
+    entry = model.metadata_props.add()
+    entry.key, entry.value = key, text
 
 
 def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
     """Change the ONNX `model`: its inputs and outputs become those that are given, in their order."""
     graph = model.graph
-    _set_locale(graph)
     given = [value.name for value in graph.input]  # skl2onnx changes a name such as "rate/h"
     before = [node for name, tensor in zip(given, inputs, strict=True) for node in _fit_input(graph, name, tensor)]
     names = [_free_name(graph, place, tensor.name) for place, tensor in enumerate(outputs)]
@@ -57,14 +72,6 @@ def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
     graph.node.extend(nodes)
     graph.input.extend(_value(tensor.name, tensor) for tensor in inputs)
     graph.output.extend(_value(name, tensor) for name, tensor in zip(names, outputs, strict=True))
-
-
-def _set_locale(graph: Any) -> None:
-    from onnx import helper
-
-    for node in graph.node:
-        if node.op_type == "StringNormalizer" and not any(there.name == "locale" for there in node.attribute):
-            node.attribute.append(helper.make_attribute("locale", LOCALE))
 
 
 def _fit_input(graph: Any, name: str, tensor: Tensor) -> list[Any]:

@@ -18,7 +18,7 @@ from penstock.export.class_names import class_names
 from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.export.quiet import quietly
 from penstock.export.sklearn_conversion import Conversion
-from penstock.export.sklearn_graph import add_refusals, fit_edges
+from penstock.export.sklearn_graph import add_refusals, add_words, fit_edges
 from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
 from penstock.features.tensors import Tensor
 
@@ -31,10 +31,6 @@ BRANCHES: Final = (
     "trees take what steps before them compute, and in float32 a value that is rounded across a threshold takes "
     "another branch, so that single rows can be answered far off"
 )
-PYTHON_WORDS: Final = r"(?u)\b\w\w+\b"
-"""What scikit-learn takes for a word, where nobody says otherwise."""
-WORDS: Final = r"[\p{L}\p{N}_]{2,}"
-"""The same for ONNX Runtime: what skl2onnx writes takes every letter beyond ASCII for the end of a word."""
 
 
 def sklearn_exporter(model: Any) -> SklearnExporter:
@@ -142,21 +138,20 @@ class SklearnExporter:
             custom_conversion_functions=converters,
             custom_shape_calculators=shapes,
         )
+        words = [value for value in model.graph.input if value.name in {one.name for one in conversion.words}]
         given = [model.graph.input[columns.index(name)] for name in names]
         del model.graph.input[:]
         model.graph.input.extend(given)
         fit_edges(model, signature.inputs, signature.outputs)
         add_refusals(model, conversion.refusing.names, conversion.refusing.refusals)
+        add_words(model, words, conversion.words)
         return model
 
     def _options(self) -> dict[int, dict[str, Any]]:
-        """Probabilities as one matrix and not as dicts, and words that are split as scikit-learn does."""
-        found: dict[int, dict[str, Any]] = {}
-        for _, step in parts_of(self._model):
-            if _splits_words(step):
-                found[id(step)] = {"tokenexp": WORDS}
-            if "sklearn.LinearSVC" in class_names(step):  # else a pipeline sets an option that its converter lacks
-                found[id(step)] = {"raw_scores": False}
+        """Probabilities as one matrix and not as dicts."""
+        # Without its own a pipeline sets an option for LinearSVC that its converter lacks.
+        steps = [step for _, step in parts_of(self._model) if "sklearn.LinearSVC" in class_names(step)]
+        found: dict[int, dict[str, Any]] = {id(step): {"raw_scores": False} for step in steps}
         return {**found, id(self._model): {"zipmap": False}} if "predict_proba" in self._methods() else found
 
     def _methods(self) -> tuple[str, ...]:
@@ -187,11 +182,6 @@ def _as_recorded(array: Any) -> np.ndarray[Any, Any]:
         with np.errstate(over="ignore"):  # infinity is refused by the proof
             return found.astype(np.float32)
     return found.astype(object) if found.dtype.kind in "TU" else found
-
-
-def _splits_words(step: Any) -> bool:
-    is_vectorizer = "sklearn.CountVectorizer" in class_names(step)
-    return is_vectorizer and step.analyzer == "word" and step.token_pattern == PYTHON_WORDS
 
 
 def _initial(tensor: Tensor) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ import onnxruntime
 from penstock.features.tensors import Tensor
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
 from penstock.graphs.refusals import REFUSED, check_rows, refusals_from_text
+from penstock.graphs.words import WORDS, with_words, words_from_text
 
 DTYPES: Final = {
     "tensor(bool)": "bool",
@@ -48,15 +49,17 @@ class OnnxGraph:
         self._quiet = onnxruntime.RunOptions()
         self._quiet.log_severity_level = FATAL
         self._output_names = [output.name for output in self._session.get_outputs()]
-        told = self._session.get_modelmeta().custom_metadata_map.get(REFUSED, "")
-        self._refusals = refusals_from_text(told) if told else []
+        told = self._session.get_modelmeta().custom_metadata_map
+        self._refusals = refusals_from_text(told[REFUSED]) if told.get(REFUSED) else []
+        self._words = words_from_text(told[WORDS]) if told.get(WORDS) else []
         self._check()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
         """What the graph makes of a batch, its outputs by their position; raises RowsRefused where it refuses rows."""
-        found: list[np.ndarray[Any, Any]] = self._session.run(
-            self._output_names, arrays_taken(inputs, self.inputs), self._quiet
-        )
+        taken = arrays_taken(inputs, self.inputs)
+        if self._words:
+            taken = with_words(taken, self._words)
+        found: list[np.ndarray[Any, Any]] = self._session.run(self._output_names, taken, self._quiet)
         if self._refusals:
             check_rows(found.pop(), self._refusals)
         return found
@@ -66,7 +69,8 @@ class OnnxGraph:
         self._session = None
 
     def _check(self) -> None:
-        taken = {node.name: node.type for node in self._session.get_inputs()}
+        words = {one.name for one in self._words}
+        taken = {node.name: node.type for node in self._session.get_inputs() if node.name not in words}
         check_names("input", taken, self.inputs)
         for tensor in self.inputs:
             check_tensor_dtype("input", tensor, DTYPES.get(taken[tensor.name], taken[tensor.name]))
