@@ -170,7 +170,7 @@ def _give(descriptor: int, *, owner: int, group: int) -> None:
     for wanted in ((owner, group), (-1, group)):
         try:
             os.fchown(descriptor, *wanted)
-        except PermissionError:
+        except OSError:  # also of a user that this name space does not know
             continue
         return
 

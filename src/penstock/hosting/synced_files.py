@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from pathlib import Path
@@ -29,14 +30,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folders(folder: Path, *, writable: bool = False) -> None:
-    """Make a folder, and those above it, where they are not there: each can be read by whoever can read the one above.
+    """Make a folder, and those above it, where they are not there: each can be read by whoever can read the one above,
+    as far as this user may give them that.
 
     With `writable`, `folder` can be written by whoever may write into the one above, too.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
-        share(path, path.parent, writable=writable and path == folder)
+        with contextlib.suppress(OSError):  # a folder of this user alone is better than none
+            share(path, path.parent, writable=writable and path == folder)
         sync_folder(path.parent)
 
 

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from penstock.errors import ConfigError, LeaseLost, RunUnavailable
+from penstock.hosting import synced_files
 from penstock.training import checkpoints
 from penstock.training.checkpoints import keep_checkpoint, latest_checkpoint
 
@@ -54,6 +55,15 @@ def test_a_checkpoint_can_be_read_by_whoever_reads_the_folder_of_the_run_whateve
     checkpoint = keep_checkpoint(run / "checkpoints", write, nothing)
     modes = {path.stat().st_mode & 0o777 for path in (checkpoint.parent, checkpoint, checkpoint / "a")}
     assert (modes, (checkpoint / "a" / "weights").stat().st_mode & 0o777) == ({0o755}, 0o644)
+
+
+def test_where_others_cannot_be_let_in_a_checkpoint_is_kept_for_its_user(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "the group cannot be given")
+
+    monkeypatch.setattr(checkpoints, "share_tree", refuse)
+    monkeypatch.setattr(synced_files, "share", refuse)
+    assert keep_checkpoint(tmp_path / "run" / "checkpoints", writing("1"), nothing).name == "1"
 
 
 def test_a_write_that_raises_leaves_nothing_and_is_raised_as_it_is(tmp_path):
