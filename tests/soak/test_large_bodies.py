@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from large_clients import body_of, nothing_is_held, samples
-from processes import descriptors
 from served import request, serving
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(2800)]
@@ -118,14 +117,22 @@ class Memory:
         assert [self._server.pid, *self._server.workers()] == self._pids
 
     def _descriptors(self) -> list[int]:
-        """Counted while the connection over which this asks is the only one: a server sees the end of others later."""
+        """How many are open, while the connection over which this asks is the only one.
+
+        A server sees the end of others later.  A stage makes its timer when it waits for company for the first time.
+        """
         self._server.hang_up()
         with contextlib.closing(self._server.wire()) as wire:
             asks = request("GET", "/metrics")
             self._server.until(
                 lambda: b"\npenstock_connections 1.0\n" in wire.send(asks).answer().body, "the others to be closed"
             )
-            return [descriptors(pid) for pid in self._pids]
+            return [sum("timerfd" not in link for link in open_files_of(pid)) for pid in self._pids]
+
+
+def open_files_of(pid: int) -> list[str]:
+    """What each descriptor of a process leads to."""
+    return [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 def tell(capsys, line: str) -> None:
