@@ -159,7 +159,7 @@ def test_each_line_is_a_job_and_blank_lines_are_none(jobs, store, tmp_path):
 def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, store, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf[1]\r\n12345\r\n")
     status, *_ = jobs("submit", "--jsonl", str(tmp_path / "in.jsonl"), "--max-inline", "5")
-    claimed = store.claim("holder", lease=30, limit=9, max_bytes=1 << 20, services=["s"])
+    claimed = store.claim("holder", lease=30, rooms=[Room(("", "s"), 9, 1 << 20)])
     assert (status, [job.body for job in claimed]) == (0, [b"[1]", b"12345"])
 
 
