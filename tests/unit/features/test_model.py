@@ -33,6 +33,8 @@ def plain(value: Any) -> Any:
 
 
 def category(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         return value
     if type(value) is int or (isinstance(value, float) and abs(value) <= 2**53 and value == int(value)):
@@ -45,6 +47,8 @@ def integer(value: Any) -> int:
         digits = value.removeprefix("-")
         if not digits.isascii() or not digits.isdigit() or str(int(value)) != value:
             raise Refused
+    if isinstance(value, bool):
+        raise Refused
     found = int(category(value))
     if not -(2**63) <= found < 2**63:
         raise Refused
