@@ -171,8 +171,8 @@ def widen(number: np.floating[Any]) -> float:
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Whether numbers of a dtype are float16 or float32."""
-    return dtype in (np.float16, np.float32)
+    """Whether numbers of a dtype are float16 or float32, in either byte order."""
+    return dtype.type in (np.float16, np.float32)
 
 
 def json_type(kind: type[np.generic]) -> str:

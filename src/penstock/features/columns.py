@@ -138,7 +138,7 @@ def _as_integers(column: Column) -> Numbers | None:
             return None
         column = scalars
     if column.dtype.kind in "iu":
-        if column.dtype == np.uint64 and column.size and int(column.max()) >= 2**63:
+        if column.dtype.type is np.uint64 and column.size and int(column.max()) >= 2**63:
             return None
         return Numbers(column.astype(np.int64))
     if column.dtype.kind != "f" or column.dtype.itemsize > 8:
@@ -257,7 +257,7 @@ def column_values(column: Column) -> list[Any]:
     if isinstance(column, list):
         return column
     # `tolist` makes integers of times in nanoseconds, cuts long doubles, and leaves no word of a float32
-    return column.tolist() if column.dtype.kind in "iubUO" or column.dtype == np.float64 else list(column)
+    return column.tolist() if column.dtype.kind in "iubUO" or column.dtype.type is np.float64 else list(column)
 
 
 def _mask(places: list[int], size: int) -> Mask | None:

@@ -36,7 +36,7 @@ def widen_all(numbers: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore"):  # a signalling NaN
         found: npt.NDArray[np.float64] = numbers.astype(np.float64)
     sizes = np.abs(found)
-    easy = (sizes >= EASY[0]) & (sizes < EASY[1]) & (numbers.dtype == np.float32)  # half floats are few
+    easy = (sizes >= EASY[0]) & (sizes < EASY[1]) & (numbers.dtype.type is np.float32)  # half floats are few
     rest = np.flatnonzero(easy)
     fewest = -np.floor(np.log10(sizes[rest])).astype(np.intp)
     for more in range(MOST_DIGITS + 1):  # the logarithm may be rounded up to the next integer

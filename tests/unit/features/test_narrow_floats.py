@@ -39,7 +39,11 @@ NARROW = random_narrow(4000)
 EVERY_HALF = np.arange(2**16, dtype=np.uint16).view(np.float16)
 
 
-@pytest.mark.parametrize("numbers", [NARROW, EVERY_HALF], ids=["float32", "float16"])
+@pytest.mark.parametrize(
+    "numbers",
+    [NARROW, EVERY_HALF, NARROW.astype(">f4")],
+    ids=["float32", "float16", "big-endian float32"],
+)
 def test_a_number_is_the_float64_of_the_text_that_python_and_numpy_write(numbers):
     expected = np.array([float(str(number)) for number in numbers])
     finite = np.isfinite(numbers)
@@ -108,6 +112,8 @@ DECIMALS = [0.3, math.nan, 0.7, -99.9]
 COLUMNS = [
     np.float32(DECIMALS),
     np.float16(DECIMALS),
+    np.array(DECIMALS, dtype=">f4"),
+    np.array(DECIMALS, dtype=">f2"),
     np.array([np.float32(0.3), None, np.float32(0.7), np.float32(-99.9)], dtype=object),
     np.float32(DECIMALS)[::-1][::-1],
     list(np.float32(DECIMALS)),

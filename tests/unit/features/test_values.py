@@ -142,6 +142,14 @@ def test_an_id_outside_of_int64_is_refused(value):
     assert reason(f.Ids(), value).endswith(("is outside of int64", "got str '9223372036854775808'"))
 
 
+@pytest.mark.parametrize("dtype", ["<u8", ">u8"])
+def test_an_id_in_a_column_is_refused_where_it_is_outside_of_int64_in_either_byte_order(dtype):
+    features = f.Features({"a": f.Ids()})
+    assert features.encode({"a": np.array([2**63 - 1], dtype=dtype)})["a"].tolist() == [2**63 - 1]
+    with pytest.raises(InvalidItem, match=r"9223372036854775808 is outside of int64 at `\$\[1\]\.a`"):
+        features.encode({"a": np.array([1, 2**63], dtype=dtype)})
+
+
 def test_ids_of_each_form_are_the_same():
     features = f.Features({"a": f.Ids(missing=5, ignore=["-1", 7.0])})
     expected = [3, 5, 5, 5, -7]
