@@ -215,7 +215,7 @@ def _distinct(column: Column) -> tuple[Sequence[Any], npt.NDArray[np.intp]]:
             return _distinct(scalars)
         keys = [value if type(value) is str else (type(value), value) for value in column]
         distinct, codes = _numbered(keys)
-    except TypeError:  # a value that cannot be a key, as a list: it will be refused, at its own place
+    except (TypeError, ValueError):  # a value that cannot be a key, as a list: it will be refused, at its own place
         return column, np.arange(len(column), dtype=np.intp)
     return [key if type(key) is str else key[1] for key in distinct], codes
 

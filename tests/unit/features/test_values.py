@@ -75,6 +75,8 @@ def test_a_boolean_is_the_category_of_its_text_in_json(column):
         pytest.param(10**5000, "expected a category, got an integer of 16610 bits", id="5000 digits"),
         (np.datetime64(5, "ns"), "expected a string, an integer or a boolean, got datetime64"),
         (np.longdouble("0.1"), "expected a string, an integer or a boolean, got longdouble"),
+        pytest.param(np.timedelta64(3), "got timedelta64", id="hash raises ValueError"),
+        pytest.param(memoryview(bytearray(1)), "got memoryview", id="hash of a buffer raises ValueError"),
         (None, "is missing"),
         (math.nan, "is missing"),
         (np.datetime64("NaT"), "is missing"),
