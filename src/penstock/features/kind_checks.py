@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
-from penstock.features.values import ValueReader, ValueRefused, is_text, plain, shown_value
+from penstock.features.values import CategoryReader, ValueReader, ValueRefused, is_text, plain, shown_value
 
 T = TypeVar("T")
 
@@ -64,16 +64,19 @@ def checked_value(what: str, value: Any, reader: ValueReader[T]) -> T:
     return token
 
 
-def checked_ignore(value: Any) -> tuple[str | int | float, ...]:
-    """The values that count as missing."""
-    return tuple(_ignored_value(one) for one in checked_items("ignore", value))
+def checked_ignore(value: Any, *, categories: bool = False) -> tuple[str | int | float, ...]:
+    """The values that count as missing.  A boolean is none, unless they are categories."""
+    return tuple(_ignored_value(one, categories) for one in checked_items("ignore", value))
 
 
-def _ignored_value(value: Any) -> str | int | float:
+def _ignored_value(value: Any, categories: bool) -> str | int | float:
     """One of them.  None and NaN are missing anyway."""
     found = plain(value)
+    if categories and isinstance(found, bool):
+        return CategoryReader().parse(found)
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
-        raise ConfigError(f"ignore must have strings and numbers, got {shown_value(value)}")
+        wanted = "strings, numbers and booleans" if categories else "strings and numbers"
+        raise ConfigError(f"ignore must have {wanted}, got {shown_value(value)}")
     if isinstance(found, str):
         return checked_word("ignore", found)
     return found if isinstance(found, float) else int(found)
@@ -86,7 +89,7 @@ def checked_word(what: str, value: str) -> str:
     return str.__str__(value)
 
 
-def check_list_options(kind: Any) -> None:
+def check_list_options(kind: Any, *, categories: bool = False) -> None:
     """The options that all kinds with ids have: `one_hot`, `many`, `weights`, `column`, `key_only`, `ignore`."""
     store(
         kind,
@@ -95,7 +98,7 @@ def check_list_options(kind: Any) -> None:
         many=None if kind.many is None else checked_count("many", kind.many, most=2**31 - 1),
         weights=None if kind.weights is None else checked_name("weights", kind.weights),
         column=None if kind.column is None else checked_name("column", kind.column),
-        ignore=checked_ignore(kind.ignore),
+        ignore=checked_ignore(kind.ignore, categories=categories),
     )
     if kind.weights is not None and kind.many is None:
         raise ConfigError(f"weights={kind.weights!r} needs many=: a single value has no weight")

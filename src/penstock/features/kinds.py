@@ -127,7 +127,7 @@ class Hashed:
     key_only: bool = False
 
     def __post_init__(self) -> None:
-        check_list_options(self)
+        check_list_options(self, categories=True)
         store(self, buckets=checked_count("buckets", self.buckets), missing=_category_stand_in(self))
 
 
@@ -150,7 +150,7 @@ class Vocabulary:
     key_only: bool = False
 
     def __post_init__(self) -> None:
-        check_list_options(self)
+        check_list_options(self, categories=True)
         if (self.values is None) == (self.max_size is None):
             raise ConfigError("give either values= or max_size=")
         if self.values is not None:

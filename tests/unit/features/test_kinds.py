@@ -52,6 +52,8 @@ WRONG = [
     (lambda: f.Hashed(2, key_only=True, many=2), "key_only=True makes no input of the model"),
     (lambda: f.Hashed(2, missing=f.MEAN), "missing=MEAN is for numbers"),
     (lambda: f.Hashed(2, missing=f.EMPTY), "missing=EMPTY needs"),
+    (lambda: f.Hashed(2, ignore=[None]), "ignore must have strings, numbers and booleans, got None"),
+    (lambda: f.Ids(2, ignore=[True]), "ignore must have strings and numbers, got True"),
     (lambda: f.Hashed(2, missing=0.5), "missing: a category is a string"),
     (lambda: f.Vocabulary(), "give either values= or max_size="),
     (lambda: f.Vocabulary(["a"], max_size=3), "give either values= or max_size="),

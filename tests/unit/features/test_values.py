@@ -60,6 +60,13 @@ def test_a_boolean_is_the_category_of_its_text_in_json(column):
     assert learnt.encode([{"a": True}, {"a": "true"}, {"a": False}])["a"].tolist() == [0, 0, 1]
     assert one(f.Hashed(1000), True) == one(f.Hashed(1000), "true")
     assert one(f.Vocabulary([False, True], ignore=["false"], missing=True), False) == 1
+    for kind in (
+        f.Vocabulary([False, True], ignore=[np.False_], missing=True),
+        f.Hashed(1000, ignore=[False], missing=True),
+    ):
+        assert kind.ignore == ("false",)
+        features = f.Features.from_json(f.Features({"a": kind}).to_json())
+        assert features.encode({"a": column})["a"].tolist() == features.encode({"a": [True] * 3})["a"].tolist()
 
 
 @pytest.mark.parametrize(
