@@ -107,6 +107,15 @@ def fits(number: int) -> bool:
     return size.bit_length() - trailing <= FLOAT_BITS and size.bit_length() <= LARGEST_EXPONENT
 
 
+def _instead(number: int) -> str:
+    """How to send an integer that no float is.  It may be an id, so it is not rounded unless somebody says so."""
+    try:
+        rounded = float(number)
+    except OverflowError:
+        return ""
+    return f": write {rounded!r} if it may be rounded, and give an id as text, to Ids or Vocabulary"
+
+
 def whole(value: float) -> int | None:
     """The integer that the float is, or None where it is none."""
     return int(value) if -LARGEST_WHOLE_FLOAT <= value <= LARGEST_WHOLE_FLOAT and value.is_integer() else None
@@ -254,6 +263,6 @@ class NumberReader(ValueReader[float]):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             if not fits(value):
-                raise ValueRefused(f"{shown_value(value)} cannot be held exactly as float64")
+                raise ValueRefused(f"{shown_value(value)} cannot be held exactly as float64{_instead(value)}")
             return float(value)
         raise self.refuse(value)
