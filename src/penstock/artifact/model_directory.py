@@ -26,8 +26,8 @@ from penstock.errors import ArtifactInvalid, ConfigError
 
 VERSIONS: Final = "versions"
 _NUMBER: Final = re.compile("[1-9][0-9]{0,17}")
-_FOREIGN: Final = ("lost+found", "@eaDir", "Thumbs.db", "desktop.ini")
-"""Names that file systems and desktops put into any folder, besides those that begin with a dot, as .DS_Store."""
+_DIGITS: Final = re.compile("[0-9]+")
+"""Any other name is of no version, and nothing here reads it, moves it or removes it, but the names of stages."""
 
 
 @dataclass(frozen=True)
@@ -173,20 +173,19 @@ def versions_there(model_dir: Path) -> frozenset[int]:
 
 
 def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset[int]:
-    """As `versions_there`, for who is about to change it: nothing else but what is foreign, and no number too many.
+    """As `versions_there`, for who is about to change it: each name of digits is a version's, no number too many.
 
     One folder more than were published is what a publisher leaves that is killed before it replaces `CURRENT`.
 
     Raises:
-        ArtifactInvalid: something else is there, `versions` is a link, or `CURRENT` was lost or is an old one.
+        ArtifactInvalid: a name of digits is no version's, `versions` is a link, or `CURRENT` was lost or is an old one.
         OSError: the folder cannot be read.
     """
     found: set[int] = set()
     for name, number in _entries(model_dir):
         if number is None:
-            place = f"{VERSIONS}/{name}"
             raise ArtifactInvalid(
-                f"{model_dir / VERSIONS}/{printable(name)} is no version's folder: take it away", file=place
+                f"{model_dir / VERSIONS / name} is no version's folder: take it away", file=f"{VERSIONS}/{name}"
             )
         found.add(number)
     last = 0 if record is None else record.last
@@ -233,7 +232,7 @@ def _no_link(folder: Path) -> Path:
 
 
 def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
-    """Each name in `versions` but those of stages and foreign ones, with its number; None for what is no version."""
+    """Each name of digits in `versions`, with its number; None for what is no version, as a file, a link, or 04."""
     check_versions_folder(model_dir)
     try:
         entries = os.scandir(model_dir / VERSIONS)
@@ -241,7 +240,6 @@ def _entries(model_dir: Path) -> Iterator[tuple[str, int | None]]:
         return
     with entries:
         for entry in entries:
-            if entry.name.startswith(".") or entry.name in _FOREIGN:  # so do the names of stages
-                continue
-            fits = _NUMBER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            yield entry.name, int(entry.name) if fits else None
+            if _DIGITS.fullmatch(entry.name):
+                fits = _NUMBER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                yield entry.name, int(entry.name) if fits else None

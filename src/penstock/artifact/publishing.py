@@ -165,7 +165,7 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
 
     Raises:
         ConfigError: `keep` is less than 1.
-        ArtifactInvalid: `CURRENT` cannot be used, or something in `versions` is no version.
+        ArtifactInvalid: `CURRENT` cannot be used, or a name of digits in `versions` is no version's.
         PublishFailed: the model directory cannot be written, or is locked for too long; or the files of a version that
             is none any more stay.
     """

@@ -200,11 +200,11 @@ DAMAGE = {
     "too long": (lambda there: os.truncate(there / "CURRENT", 17 << 20), "CURRENT has more than 16777216 bytes"),
     "lost": (lost, "CURRENT is missing, and version 3 is there: put the right CURRENT back"),
     "old": (old, "CURRENT knows of 1 versions, and version 3 is there: put the right CURRENT back"),
-    "a folder": (lambda there: (there / "versions" / "mine").mkdir(), "versions/mine is no version's folder"),
+    "nought": (lambda there: (there / "versions" / "0").mkdir(), "versions/0 is no version's folder"),
     "a file": (lambda there: (there / "versions" / "4").write_bytes(b""), "versions/4 is no version's folder"),
     "a link": (lambda there: (there / "versions" / "4").symlink_to("3"), "versions/4 is no version's folder"),
     "zeros": (lambda there: (there / "versions" / "04").mkdir(), "versions/04 is no version's folder"),
-    "a name": (lambda there: (there / "versions" / "\x1b[2J").mkdir(), r"versions/\\x1b\[2J is no version's folder"),
+    "digits": (lambda there: (there / "versions" / ("4" * 19)).mkdir(), f"versions/{'4' * 19} is no version's folder"),
 }
 
 
@@ -221,14 +221,21 @@ def test_a_directory_that_is_not_as_it_was_left_is_told_and_not_changed(publishe
     assert files_of(there) == before
 
 
-@pytest.mark.parametrize("name", [".DS_Store", ".nfs0000000000000001", "lost+found", "@eaDir"])
-@pytest.mark.parametrize("make", [Path.touch, Path.mkdir])
-def test_what_a_file_system_or_a_desktop_puts_among_the_versions_stops_nobody_and_stays(published, there, name, make):
+FOREIGN = [
+    *(".DS_Store", ".nfs0000000000000001", "lost+found", "@eaDir", "System Volume Information", "$RECYCLE.BIN"),
+    *("__MACOSX", "#snapshot", "Icon\r", "README.md", "latest", "v3", "mine", "1.bak", "1 (copy)", "2.tmp", "3~", "-1"),
+    *("\u0663", "\x1b[2J", "1\n"),
+]
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("3")])
+def test_a_name_that_is_no_number_is_nobodys_version_stops_nobody_and_stays(published, there, make):
     published("abc")
-    make(there / "versions" / name)
+    for name in FOREIGN:
+        make(there / "versions" / name)
     published("d")
     assert prune_versions(there, 1) == (1, 2)
-    assert names_in(there / "versions") == sorted(["3", "4", name])
+    assert names_in(there / "versions") == sorted(["3", "4", *FOREIGN])
 
 
 @pytest.mark.parametrize("name", ["mine", "4"])
