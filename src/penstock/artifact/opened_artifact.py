@@ -41,8 +41,10 @@ LARGEST_MANIFEST = 16 << 20
 """Bytes.  A manifest of ten thousand files has about 2 MiB."""
 SETTLED_SECONDS = 2.0
 """Age of a file from which on each later write gives it another time: those of some file systems are that coarse."""
-DIGEST_FILE = re.compile(rb"[0-9a-f]{64}(\n|\r\n|\r)")
-"""With any line end: git and editors change those of text files."""
+DIGEST_FILE = re.compile(rb"(?:\xef\xbb\xbf)?([0-9a-f]{64})(?:\n|\r\n|\r)")
+"""With any line end, and with a byte order mark: git and editors change those of text files."""
+LARGEST_DIGEST = 69
+"""Bytes."""
 
 T = TypeVar("T")
 
@@ -192,11 +194,11 @@ def _seen(digest: str, stamps: Mapping[str, FileStamp]) -> str:
 
 def _read_manifest(folder: int) -> tuple[Manifest, str]:
     content = read_small(folder, MANIFEST, limit=LARGEST_MANIFEST)
-    said = read_small(folder, DIGEST, limit=66)
+    said = DIGEST_FILE.fullmatch(read_small(folder, DIGEST, limit=LARGEST_DIGEST))
     digest = sha256(content).hexdigest()
-    if not DIGEST_FILE.fullmatch(said):
+    if said is None:
         raise ArtifactInvalid(f"{DIGEST} does not hold 64 hexadecimal digits and a line's end", file=DIGEST)
-    if said.decode().strip() != digest:
+    if said[1].decode() != digest:
         raise ArtifactInvalid(
             f"{DIGEST} and {MANIFEST} do not belong together: the sha256 of {MANIFEST} is {digest}", file=MANIFEST
         )

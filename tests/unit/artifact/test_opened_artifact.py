@@ -243,10 +243,11 @@ def test_a_graph_may_do_without_an_input_that_the_model_does_not_use(artifact):
 # -- the digest -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
-def test_a_digest_may_have_any_line_end(artifact, end):
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("begin", [b"", b"\xef\xbb\xbf"], ids=["as it is", "after a byte order mark"])
+def test_a_digest_may_have_any_line_end_and_a_byte_order_mark(artifact, begin, end):
     digest = (artifact / "DIGEST").read_bytes().rstrip()
-    (artifact / "DIGEST").write_bytes(digest + end)
+    (artifact / "DIGEST").write_bytes(begin + digest + end)
     assert open_artifact(artifact).digest == digest.decode()
 
 
