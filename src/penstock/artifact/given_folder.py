@@ -9,8 +9,8 @@ from typing import Final
 
 from penstock.errors import ConfigError
 
-_ADDRESS: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]*://")
-"""As s3://bucket/model."""
+ADDRESS: Final = re.compile("[A-Za-z][A-Za-z0-9+.-]+:/{1,2}")
+"""As s3://bucket/model, and s3:/bucket/model, which `pathlib` makes of it.  ./s3:/bucket is a folder of that name."""
 
 
 def given_folder(name: str, path: object) -> Path:
@@ -22,7 +22,7 @@ def given_folder(name: str, path: object) -> Path:
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given or not _can_be_encoded(given):
         raise ConfigError(f"{name} takes the path of a folder, got {path!r}")
-    address = _ADDRESS.match(given)
+    address = ADDRESS.match(given)
     if address:  # it is not repeated as a whole: it may have a password
         raise ConfigError(
             f"{name} takes the path of a folder of this machine, and {address[0]}… is an address: copy what is there "

@@ -12,6 +12,7 @@ from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
+from penstock.artifact.given_folder import ADDRESS
 from penstock.cli.options import WronglyCalled, checked
 from penstock.config import ArtifactOptions
 from penstock.errors import ConfigError
@@ -29,12 +30,10 @@ As in `artifact.manifest` and in `artifact.current_file`, which need numpy: a se
 
 def names_folder(text: str) -> bool:
     """Whether `text` names a folder: an artifact, a model directory, or a path that is of no ``.py`` file."""
-    where, address, _ = text.partition("://")
-    if address:  # it names none, and is told as that
-        return True
-    where = text.partition(":")[0]
-    if where.endswith(".py"):
+    if text.partition(":")[0].endswith(".py"):
         return False
+    if ADDRESS.match(text):  # it names none, and is told as that
+        return True
     folder = os.path.isdir(text)  # noqa: PTH112  # `Path.is_dir` can raise, as of a name that is too long
     if holds_model(text) or (folder and not os.access(text, os.X_OK)):  # what it holds cannot be seen: that is told
         return True

@@ -31,7 +31,7 @@ def here(tmp_path, monkeypatch):
     "text",
     [
         *("affairs", "affairs/", "models", "models/", "./affairs", "./nothing", "out/nothing", "/", "./with:colon"),
-        *("all", "s3://bucket/models", "s3://bucket/models:service"),
+        *("all", "s3://bucket/models", "s3://bucket/models:service", "s3:/bucket/models", "s3:/bucket/models:service"),
     ],
 )
 def test_an_artifact_a_model_directory_a_folder_of_these_a_path_and_an_address_name_a_folder(text):
@@ -56,7 +56,7 @@ def test_the_files_that_mark_a_folder_are_those_that_are_written():
     "text",
     [
         *("plain", "nothing", "good:service", "plain/good.py", "plain/good.py:service", "plain/good:service", ""),
-        *("mixed", "all:service"),
+        *("mixed", "all:service", "good.py:/service", "./s3:/bucket"),
     ],
 )
 def test_a_module_a_file_and_a_file_without_its_ending_name_none(text):
@@ -69,6 +69,7 @@ def test_a_module_a_file_and_a_file_without_its_ending_name_none(text):
         ("all", "all is no model, and a folder of models: name those to be served, of all/affairs all/more"),
         ("./models/versions", "./models/versions has the versions of a model directory: name that, models"),
         ("s3://me:secret@bucket/models", "a folder of this machine, and s3://… is an address: copy what is there into"),
+        ("s3:/me:secret@bucket/models", "a folder of this machine, and s3:/… is an address: copy what is there into"),
     ],
 )
 def test_what_holds_models_and_is_none_is_told_with_what_to_name(text, words):
