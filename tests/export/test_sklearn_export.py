@@ -232,6 +232,14 @@ FRAMED = {
     "polynomials in a pipeline": lambda: make_pipeline(PolynomialFeatures(), LogisticRegression()),
     "LinearSVC in a pipeline": lambda: make_pipeline(StandardScaler(), LinearSVC()),
     "a search": lambda: GridSearchCV(SVC(), {"C": [1.0]}, cv=2),
+    "a search for a regression": lambda: GridSearchCV(LinearRegression(), {"fit_intercept": [True]}, cv=2),
+    "a search for trees": lambda: GridSearchCV(RandomForestRegressor(3, random_state=0), {"max_depth": [3]}, cv=2),
+    "a search for a search": lambda: GridSearchCV(
+        GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2), {"refit": [True]}, cv=2
+    ),
+    "a vote of a search": lambda: VotingRegressor(
+        [("found", GridSearchCV(LinearRegression(), {"fit_intercept": [True]}, cv=2)), ("plain", LinearRegression())]
+    ),
     "a union": lambda: FeatureUnion([("polynomials", PolynomialFeatures()), ("scaled", StandardScaler())]),
     "a vote, of which one asks for names": lambda: VotingClassifier(
         [

@@ -30,7 +30,6 @@ BY_COLUMN: Final = frozenset({"sklearn.OneHotEncoder", "sklearn.OrdinalEncoder",
 """The classes of what looks at each column by itself, and takes columns of several types."""
 HANDS_ON: Final = frozenset(
     {
-        "sklearn.BaseSearchCV",
         "sklearn.ColumnTransformer",
         "sklearn.FeatureUnion",
         "sklearn.Pipeline",
@@ -123,12 +122,19 @@ def _joined_type(operator: Any) -> Any:
     from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
 
     kinds = [type(column.type) for column in operator.inputs]
-    if len(kinds) == 1 or (BY_COLUMN | HANDS_ON) & class_names(operator.raw_operator):
+    if len(kinds) == 1 or (BY_COLUMN | HANDS_ON) & class_names(_chosen(operator.raw_operator)):
         return None
     width = _width(operator.inputs)
     if len(set(kinds)) == 1:
         return kinds[0]([None, width])
     return FloatTensorType([None, width]) if set(kinds) <= {FloatTensorType, Int64TensorType} else None
+
+
+def _chosen(part: Any) -> Any:
+    """What a search has chosen, whose shapes its converter calculates itself; any other part as it is."""
+    while "sklearn.BaseSearchCV" in class_names(part):
+        part = part.best_estimator_
+    return part
 
 
 def _width(columns: Sequence[Any]) -> int | None:
