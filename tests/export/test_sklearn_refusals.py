@@ -279,6 +279,26 @@ def test_a_number_of_which_too_large_a_one_is_computed_is_refused_with_its_colum
     assert found.invalid[0].reason.startswith("2e+30 makes a number too large for float32 before step")
 
 
+@pytest.mark.parametrize("method", ["yeo-johnson", "box-cox"])
+def test_a_number_whose_power_is_too_large_is_refused_as_the_model_does_and_taken_for_no_zero(tmp_path, method):
+    rows = [{"size": row["size"], "price": math.sqrt(row["price"])} for row in ROWS]
+    powers = PowerTransformer(method)
+    model = make_pipeline(powers, LogisticRegression()).fit(MATRIX.encode(rows)["x"], CLASSES)
+    assert powers.lambdas_[1] > 1
+    report = ps.export.save(model, tmp_path / "model", features=MATRIX, probes=rows[:3], check=rows)
+    stage = ArtifactStage()
+    stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
+    far, large, given = stage.predict([{**rows[0], "price": price} for price in (3e38, 1e9, 2.0)])
+    assert isinstance(far, ps.InvalidItem)
+    assert (far.path, far.reason) == (
+        "$.price",
+        "3e+38 makes a number too large for float32 in step 'powertransformer' (PowerTransformer)",
+    )
+    asked = MATRIX.encode([{**rows[0], "price": price} for price in (1e9, 2.0)])["x"]
+    for answer, expected in zip((large, given), model.predict_proba(asked), strict=True):
+        assert answer["probabilities"] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
 PLANTED = {
     "an encoder": (lambda: of_columns(OrdinalEncoder(), LogisticRegression()), "unknown categories"),
     "a box-cox": (lambda: of_numbers(PowerTransformer("box-cox"), LinearRegression()), "strictly positive"),

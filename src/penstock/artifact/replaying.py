@@ -28,8 +28,9 @@ from penstock.features.values import LARGEST_WHOLE_FLOAT
 from penstock.graphs.graph import Graph
 
 WHAT_TO_SET: Final = (
-    "have the model answer such a row, as handle_unknown='ignore' does in an encoder, or the features refuse it, as "
-    "Vocabulary with oov_buckets=0 and Ids with size= do"
+    "have the model answer such a row, as handle_unknown='ignore' does in an encoder, and MinMaxScaler(clip=True) "
+    "before a step that makes a number too large, or the features refuse it, as Vocabulary with oov_buckets=0 and Ids "
+    "with size= do"
 )
 BATCH_SIZES: Final = (1, 3)
 """Besides all rows at once.  Where there are fewer rows, they are repeated."""

@@ -40,6 +40,10 @@ FINITE: Final = EXACT | {
 """The classes of what gives finite numbers for finite ones, whatever they are."""
 COPIES: Final = frozenset({"SklearnArrayFeatureExtractor", "SklearnConcat", "SklearnIdentity"})
 """skl2onnx's own operators that compute nothing."""
+LARGEST: Final = (2 - 2**-23) * 2.0**127
+"""The largest number of float32."""
+BELOW: Final = 1 - 1e-5
+"""Leaves room for how float32 rounds a power and what it is of."""
 INT64: Final = 7
 FLOAT: Final = 1
 """ONNX's numbers of types."""
@@ -71,6 +75,11 @@ class RefusingNodes:
             refusal = self._refusal(part, place, f"{words}, which {step} does not take")
             name = _column(columns[place], scope, container)
             self._mark(_outside(name, low, high, scope, container), refusal, scope, container)
+        for place, bound in enumerate(_bounds(part)):
+            if bound is not None:
+                refusal = self._refusal(part, place, f"makes a number too large for float32 in {step}")
+                name = _column(columns[place], scope, container)
+                self._mark(_outside(name, None, bound, scope, container), refusal, scope, container)
         self._look_for_infinity(part, step, operator, scope, container)
         if "sklearn.CategoricalNB" in class_names(part):  # its nodes look up a category, and raise where there is none
             _hold_inside(_ranges(part), operator, scope, container)
@@ -206,6 +215,14 @@ def _ranges(part: Any) -> list[tuple[float | None, float | None, str]]:
     if "sklearn.PowerTransformer" in names and part.method == "box-cox":
         return [(0, None, "is not above 0")] * int(part.n_features_in_)
     return []
+
+
+def _bounds(part: Any) -> list[float | None]:
+    """For each column the number from which on its power is infinite in float32, of which skl2onnx makes a 0."""
+    if "sklearn.PowerTransformer" not in class_names(part):
+        return []
+    added = 1.0 if part.method == "yeo-johnson" else 0.0
+    return [LARGEST ** (1 / power) * BELOW - added if power > 1 else None for power in map(float, part.lambdas_)]
 
 
 def _outside(name: str, low: float | None, high: float | None, scope: Any, container: Any) -> str:
