@@ -339,6 +339,38 @@ def test_the_terms_of_a_text_are_those_of_its_vectorizer(kind):
         assert words.terms(text) == analyze(text), text
 
 
+def of_notes(vectorizer, notes):
+    return make_pipeline(vectorizer, LogisticRegression()).fit(notes, [place % 2 for place in range(len(notes))])
+
+
+def test_a_character_that_stands_between_terms_is_counted_as_no_other(tmp_path):
+    model = of_notes(CountVectorizer(analyzer="char"), ["aa\x1eb", "bb", "a\x1e", "ab#"] * 3)
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": "bb"}, {"note": "ab"}])
+    stage = ArtifactStage()
+    stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
+    texts = ["a\x1fb", "a\x1eb", "a\x1f\x1e\x1fb", "\x1f", "a"]
+    for text, found in zip(texts, stage.predict([{"note": text} for text in texts]), strict=True):
+        assert found["probabilities"] == pytest.approx(model.predict_proba([text])[0].tolist(), abs=1e-6), text
+
+
+NOT_GIVEN = {
+    "a term with what stands between them": (
+        lambda: CountVectorizer(analyzer="char"),
+        r"step 'countvectorizer' .* counts the term '\\x1f', which",
+    ),
+    "an empty term": (lambda: CountVectorizer(token_pattern=r"\w*"), "counts the term '', which no graph can be given"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_GIVEN)
+@pytest.mark.filterwarnings("ignore")
+def test_a_vectorizer_whose_terms_cannot_be_given_to_a_graph_is_refused_by_name(tmp_path, kind):
+    make, reason = NOT_GIVEN[kind]
+    model = of_notes(make(), ["red house", "blue\x1fsea"] * 3)
+    with pytest.raises(ExportRefused, match=reason):
+        ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": "red"}])
+
+
 def test_text_that_is_read_otherwise_is_found_in_rows_that_the_proof_makes(tmp_path, monkeypatch):
     told = sklearn_words.words_told
     monkeypatch.setattr(

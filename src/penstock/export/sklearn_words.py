@@ -22,7 +22,7 @@ def words_of(part: Any, operator: Any, scope: Any) -> Words:
     """Have the operator of a vectorizer take words, as an input of the graph, and say which these are.
 
     Raises:
-        ValueError: its text is no input of the model.
+        ValueError: its text is no input of the model, or the graph cannot be given a term that it counts.
     """
     from skl2onnx.common.data_types import StringTensorType
 
@@ -31,6 +31,12 @@ def words_of(part: Any, operator: Any, scope: Any) -> Words:
         raise ValueError(
             "it takes text that another step gives, and the runtime makes lower case and words of it in another way "
             "than Python; have it take a column as it is, and prepare the text before it comes to the features"
+        )
+    if lost := sorted(term for term in part.vocabulary_ if not term or END_OF_WORD in term):
+        raise ValueError(
+            f"it counts the term {lost[0]!r}, which no graph can be given: {END_OF_WORD!r} stands between terms, and "
+            "an empty term is not seen; take such characters out of the text before it comes to the features, and let "
+            "the pattern of a word match one character at least"
         )
     words = scope.declare_local_input("words", StringTensorType([None, 1]))
     words.init_status(is_fed=True, is_root=True)

@@ -20,8 +20,7 @@ from penstock.errors import ArtifactInvalid
 WORDS: Final = "_words"
 """The name of the list in the metadata of the file."""
 END_OF_WORD: Final = "\x1f"
-"""Between the words that a graph is given."""
-NO_WORD: Final = "\x1e"
+"""Between the terms that a graph is given, which counts none with this character."""
 _WHITE_SPACES: Final = re.compile(r"\s\s+")
 
 
@@ -67,8 +66,7 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         """The terms of each text as the graph takes them: a matrix with one column."""
         joined = np.empty((len(texts), 1), dtype=object)
         for place, text in enumerate(texts.ravel()):
-            terms = self.terms(text)
-            joined[place, 0] = END_OF_WORD.join(term.replace(END_OF_WORD, NO_WORD) for term in terms)
+            joined[place, 0] = END_OF_WORD.join(term for term in self.terms(text) if END_OF_WORD not in term)
         return joined
 
     def _runs(self, parts: list[str] | str) -> list[list[str] | str]:
