@@ -20,6 +20,7 @@ from penstock.export.quiet import quietly
 from penstock.export.sklearn_conversion import Conversion
 from penstock.export.sklearn_graph import add_refusals, add_words, fit_edges
 from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
+from penstock.export.sklearn_words import own_function
 from penstock.features.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -234,6 +235,11 @@ def _unlike(part: Any) -> str:
         return (
             "with voting='hard' skl2onnx counts the most probable class of each member, and not what it predicts; use "
             "voting='soft', whose members need predict_proba"
+        )
+    if parameter := own_function(part):
+        return (
+            f"{parameter}= is a function, and a graph holds no code; prepare the text with it before it comes to the "
+            "features"
         )
     if "sklearn.Pipeline" in names:
         idle = [name for name, step in part.steps if step is None or step == "passthrough"]

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Final
 
 from penstock.export.class_names import class_names
 from penstock.graphs.words import END_OF_WORD, Words
 
 TERMS = f"[^{END_OF_WORD}]+"
 """The pattern by which the graph finds the terms again."""
+FUNCTIONS: Final = ("analyzer", "preprocessor", "tokenizer", "strip_accents")
+"""The parameters of a vectorizer that may be functions."""
 
 
 def takes_words(part: Any) -> bool:
-    """Whether a part takes words, as it can be said of it: a function of the user's cannot."""
-    own = (getattr(part, name, None) for name in ("analyzer", "preprocessor", "tokenizer", "strip_accents"))
-    return "sklearn.CountVectorizer" in class_names(part) and not any(map(callable, own))
+    """Whether a part takes words."""
+    return "sklearn.CountVectorizer" in class_names(part)
+
+
+def own_function(part: Any) -> str:
+    """The parameter of a vectorizer that is a function of the user's, which no graph has; "" where there is none."""
+    own = (name for name in FUNCTIONS if callable(getattr(part, name)))
+    return next(own, "") if takes_words(part) else ""
 
 
 def words_of(part: Any, operator: Any, scope: Any) -> Words:
