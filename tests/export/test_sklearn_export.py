@@ -185,6 +185,10 @@ UNLIKE = {
         lambda: Pipeline([("idle", "passthrough"), ("model", LogisticRegression())]),
         "takes no step that passes everything through, such as 'idle'; leave it out",
     ),
+    "bins that are sparse": (
+        lambda: make_pipeline(KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf"), LogisticRegression()),
+        r"^step 'kbinsdiscretizer' \(KBinsDiscretizer\) does not .* a sparse matrix; encode='onehot-dense' gives",
+    ),
     "one in a pipeline in a search": (
         lambda: GridSearchCV(
             make_pipeline(StandardScaler(), CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2)),

@@ -236,6 +236,8 @@ def _unlike(part: Any) -> str:
             "with voting='hard' skl2onnx counts the most probable class of each member, and not what it predicts; use "
             "voting='soft', whose members need predict_proba"
         )
+    if "sklearn.KBinsDiscretizer" in names and part.encode == "onehot":
+        return "with encode='onehot', its default, it gives a sparse matrix; encode='onehot-dense' gives the same"
     if parameter := own_function(part):
         return (
             f"{parameter}= is a function, and a graph holds no code; prepare the text with it before it comes to the "
