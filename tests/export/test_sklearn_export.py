@@ -398,8 +398,8 @@ REFUSED = {
         "step 'kneighborsclassifier' (KNeighborsClassifier) does not convert to ONNX: metric='canberra' is not",
     ),
     "an option of a transformer": (
-        [ColumnTransformer([("bins", KBinsDiscretizer(3, encode="onehot"), [0])])],
-        "step 'columntransformer.bins' (KBinsDiscretizer) does not convert to ONNX: onehot encoding not supported",
+        [ColumnTransformer([("spread", QuantileTransformer(n_quantiles=20, output_distribution="normal"), [0])])],
+        "step 'columntransformer.spread' (QuantileTransformer) does not convert to ONNX: Conversion of QuantileTransf",
     ),
     "in a search": (
         [GridSearchCV(make_pipeline(Own(), LogisticRegression()), {"logisticregression__C": [1.0]}, cv=2)],

@@ -131,7 +131,7 @@ def _joined_type(operator: Any) -> Any:
 
 
 def _chosen(part: Any) -> Any:
-    """What a search has chosen, whose shapes its converter calculates itself; any other part as it is."""
+    """The part that a search has chosen, whose shapes its converter calculates itself; any other part as it is."""
     while "sklearn.BaseSearchCV" in class_names(part):
         part = part.best_estimator_
     return part
