@@ -25,7 +25,8 @@ _GROUP: Final = 4
 _OWNER: Final = 1
 """The tag of the file's owner."""
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_ANY: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
+FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
+"""To open a file or a folder for reading as it is: a link is refused."""
 
 
 def keep_rights(old: Path, new: Path) -> None:
@@ -137,7 +138,7 @@ def _share_each(paths: Iterable[Path], folder: Path, *, writable: bool = False) 
     above = os.open(folder, _FOLDER)
     try:
         for path in paths:
-            descriptor = os.open(path, _ANY)
+            descriptor = os.open(path, FILE_FLAGS)
             try:
                 share_opened(descriptor, above, writable=writable)
             except OSError as error:

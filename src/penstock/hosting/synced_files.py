@@ -7,9 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from penstock.hosting.file_rights import share
-
-FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
+from penstock.hosting.file_rights import FILE_FLAGS, share
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -58,7 +56,7 @@ def _failed(error: OSError) -> None:
 def _sync_file(path: Path) -> None:
     if not stat.S_ISREG(path.lstat().st_mode):
         return
-    descriptor = os.open(path, FLAGS)
+    descriptor = os.open(path, FILE_FLAGS)
     try:
         os.fsync(descriptor)
     finally:

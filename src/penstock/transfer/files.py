@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.errors import TransferFailed, TransferRefused
-from penstock.hosting.file_rights import share_opened
+from penstock.hosting.file_rights import FILE_FLAGS, share_opened
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import FilePlace
 from penstock.transfer.time_limit import TimeLimit
@@ -174,7 +174,7 @@ def _remove(folder: int, name: str) -> None:
 
 def _share(name: str, folder: int) -> None:
     """Have a file or folder in `folder` be read by whoever reads that, as far as this user may give them that."""
-    shared = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    shared = os.open(name, FILE_FLAGS, dir_fd=folder)
     try:
         with contextlib.suppress(OSError), _readable(folder) as above:
             share_opened(shared, above)
