@@ -61,7 +61,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
 
 
 def show_proof(path: str | os.PathLike[str], proof: Proof, *, hidden_from: Sequence[str] = (), as_json: bool) -> None:
-    """What a proof has seen; `hidden_from` is who can read the folder of the artifact, and not the artifact."""
+    """Show what a proof has seen; `hidden_from` are those who can read the artifact's folder, and not the artifact."""
     if as_json:
         told = {"path": readable_path(path), "rows": proof.rows, "worst": dict(proof.worst)}
         print_json({**told, "hidden_from": list(hidden_from)})

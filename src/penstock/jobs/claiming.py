@@ -4,7 +4,8 @@ Contract
 --------
 * Room is counted for each service by itself.  A service that is not READY or BUSY, is short of memory, or has filled
   its part of the spool is left out of the claims, and holds up no other.
-* What is held of a service and not begun is bounded, and so are the inputs that are fetched (`rules/credit.py`).
+* Jobs of a service that are held and not begun are bounded, and so are the inputs that are fetched
+  (`rules/credit.py`).
 * A service without a job is asked for again after `poll` seconds, and a store that does not answer after rests that
   grow.
 * After the store was away, or this process stood still, nothing is claimed before what is held has been renewed and

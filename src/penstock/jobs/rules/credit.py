@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Credit(NamedTuple):
-    """What may be claimed of a service now."""
+    """The jobs of a service that may be claimed now."""
 
     jobs: int
     """Jobs whose input is in the store."""
@@ -39,7 +39,7 @@ def credit(
     max_bytes: int,
     fetched_first: bool = False,
 ) -> Credit:
-    """What may be claimed of a service now.
+    """The jobs of a service that may be claimed now.
 
     Args:
         held: the jobs that are held, in whatever step.

@@ -80,7 +80,7 @@ class JobCalls:
         return partial(self._guarded, self._calls[method, path][0])
 
     def judge(self, method: str, path: str) -> Callable[[HttpRequest], Response | None]:
-        """What judges the heads of this route; what the query names is in `HttpRequest.job_options` then."""
+        """The check of this route's heads, which puts the options of the query into `HttpRequest.job_options`."""
         return partial(self._judge, types(self._calls[method, path][1]), submits=(method, path) == SUBMIT)
 
     def too_large(self, request: HttpRequest) -> Response:
