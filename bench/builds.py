@@ -76,8 +76,9 @@ def _install(sha: str, folder: Path, constraints: str) -> None:
     constraints_file.write_text(constraints)
     _run(sys.executable, "-m", "venv", str(venv))
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--constraint", str(constraints_file)]
-    tree_needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    _run(*pip, str(source), *tree_needs, variables={"PENSTOCK_COMPILE": "1", "PYTHONPATH": ""})
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needs = [*project["dependencies"], *project["optional-dependencies"]["numpy"]]  # large_services.py wants numpy
+    _run(*pip, str(source), *needs, variables={"PENSTOCK_COMPILE": "1", "PYTHONPATH": ""})
     shutil.rmtree(source)
 
 
