@@ -252,6 +252,7 @@ class Runner:
         payload = work.frame.payloads[place]
         if payload.nbytes <= MOST_WELL_BYTES:
             self._well_kept_at = now
+            self.well = None  # first: two items of a megabyte are never in memory at once
             self.well = Well(bytes(payload), work.frame.codecs_in[place])
 
     def examine(self) -> Problem | None:
