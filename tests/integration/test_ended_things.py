@@ -40,7 +40,8 @@ MOST_LEFT_BYTES = 8192
 async def left_behind(life, lives: int) -> float:
     """How many bytes each of `lives` leaves behind while the cycle collector does not run.
 
-    By day it is what the collector frees then; what grows once, as caches do, is so not counted.
+    By day it is what the collector frees then; what grows once, as caches do, is so not counted.  The collector also
+    frees the interpreter's lists of free objects, which may be some 25 KB: of few lives that would be much for each.
     """
     warming, lives = (100, 1000) if NIGHT else (1, lives)
     for _ in range(warming):
@@ -216,7 +217,7 @@ async def test_a_client_and_its_connection_to_the_server_leave_nothing_behind(tm
     async with service:
         await listener.start()
         try:
-            assert await left_behind(lambda: client(f"http+unix://{tmp_path / 's'}"), 16) <= MOST_LEFT_BYTES
+            assert await left_behind(lambda: client(f"http+unix://{tmp_path / 's'}"), 64) <= MOST_LEFT_BYTES
         finally:
             await listener.close(0)
 
