@@ -265,8 +265,7 @@ def _ask_derived(
         asked = _encode(features, table, "a row made of probes")
         if asked is None:
             continue
-        answer = _same_shape(exporter.answer(asked.inputs), outputs)
-        found.append(_without_nan(_recorded(asked, [tensor.name for tensor in outputs], answer)))
+        found.append(_answered(exporter, asked, outputs))
     return found
 
 
@@ -277,26 +276,26 @@ def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> Made
     """
     given = [*asked.probes.rows, *(asked.check.rows if asked.check is not None else ())]
     rows = made_rows(features, given)
-    kept = [rows[place] for place in features.encode_rows([one.row for one in rows]).kept]
-    refused = _refused(exporter, features, [one.row for one in kept])
-    answered = [one.row for place, one in enumerate(kept) if one.is_compared and place not in refused]
-    recorded = None
-    if answered:
-        inputs = features.encode_rows(answered).inputs
-        answer = _same_shape(exporter.answer(inputs), asked.outputs)
-        recorded = _without_nan(_recorded(Recorded(answered, inputs, {}), [one.name for one in asked.outputs], answer))
-        recorded = recorded if recorded.rows else None
-    return MadeRows(recorded, [RefusedRow(kept[place].row, reason) for place, reason in refused.items()])
+    encoded = features.encode_rows([one.row for one in rows])
+    kept = [rows[place] for place in encoded.kept]
+    made = Recorded([one.row for one in kept], encoded.inputs, {})
+    refused = _refused(exporter, made)
+    answered = [place for place, one in enumerate(kept) if one.is_compared and place not in refused]
+    recorded = _answered(exporter, made.of_rows(answered), asked.outputs) if answered else None
+    return MadeRows(
+        recorded if recorded is not None and recorded.rows else None,
+        [RefusedRow(kept[place].row, reason) for place, reason in refused.items()],
+    )
 
 
-def _refused(exporter: ModelExporter, features: Features, rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+def _refused(exporter: ModelExporter, made: Recorded) -> dict[int, str]:
     """The rows that the model refuses, by their places, with its words: each half of what it refuses is asked again."""
     refused: dict[int, str] = {}
-    waiting = [range(len(rows))] if rows else []
+    waiting = [range(len(made.rows))] if made.rows else []
     while waiting:
         places = waiting.pop()
         try:
-            exporter.answer(features.encode_rows([rows[place] for place in places]).inputs)
+            exporter.answer(made.of_rows(places).inputs)
         except ConfigError as error:
             if len(places) == 1:
                 refused[places[0]] = str(error)
@@ -306,8 +305,10 @@ def _refused(exporter: ModelExporter, features: Features, rows: Sequence[Mapping
     return refused
 
 
-def _without_nan(recorded: Recorded) -> Recorded:
-    """The rows whose answers are all numbers."""
+def _answered(exporter: ModelExporter, asked: Recorded, outputs: Sequence[Tensor]) -> Recorded:
+    """The rows that nobody gave, with the model's answers; those to which it has no number are left out."""
+    answer = _same_shape(exporter.answer(asked.inputs), outputs)
+    recorded = _recorded(asked, [tensor.name for tensor in outputs], answer)
     good = np.ones(len(recorded.rows), bool)
     for array in recorded.outputs.values():
         if array.dtype.kind == "f":
