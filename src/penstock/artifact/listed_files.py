@@ -21,12 +21,12 @@ from penstock.artifact.manifest import FileEntry
 from penstock.artifact.manifest_json import parents_of
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid
+from penstock.hosting.file_rights import FILE_FLAGS
 
 CHUNK = 1 << 20
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git has put in place of a large one."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe without a writer must not block
 
 
 class FileStamp(NamedTuple):

@@ -56,7 +56,7 @@ class MemoryGraph:
         self.outputs = tuple(outputs)
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """What the function makes of a batch."""
+        """The answer of the function to a batch."""
         return self._function(arrays_taken(inputs, self.inputs))
 
     def close(self) -> None:

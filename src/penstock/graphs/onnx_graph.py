@@ -55,7 +55,7 @@ class OnnxGraph:
         self._check()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """What the graph makes of a batch, its outputs by their position; raises RowsRefused where it refuses rows."""
+        """The outputs of the graph for a batch, by their position; raises RowsRefused where it refuses rows."""
         taken = arrays_taken(inputs, self.inputs)
         if self._words:
             taken = with_words(taken, self._words)

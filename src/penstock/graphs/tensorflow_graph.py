@@ -45,7 +45,7 @@ class TensorflowGraph:
         self._check()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """What the signature makes of a batch, its outputs by their names."""
+        """The outputs of the signature for a batch, by their names."""
         taken = arrays_taken(inputs, self.inputs)
         answer = self._call(**{name: tf.convert_to_tensor(array) for name, array in taken.items()})
         return [_to_array(answer[tensor.name], tensor) for tensor in self.outputs]

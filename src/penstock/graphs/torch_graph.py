@@ -31,7 +31,7 @@ class TorchGraph:
         self._model: Any = program.module()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """What the model makes of a batch, the tensors of its answer in order."""
+        """The tensors of the model's answer to a batch, in order."""
         taken = arrays_taken(inputs, self.inputs)
         with torch.inference_mode():
             answer = self._model(**{name: torch.tensor(array) for name, array in taken.items()})
