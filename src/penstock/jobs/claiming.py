@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -148,7 +148,8 @@ class Claiming:
             hit("after_claim")
             self._begin(claimed, sent + self._options.lease)
             # Where there were fewer than asked for there may be more all the same: bytes are bounded, too.
-            with_jobs = {(self._service_of(job), job.input_url is not None) for job in claimed}
+            with_jobs = {(job.service, job.input_url is not None) for job in claimed}
+            with_jobs = {(service or self._default, fetched) for service, fetched in with_jobs}
             self._rests |= {kind: self._clock.now() + self._options.poll for kind in rooms.keys() - with_jobs}
             self._fetched_first = not self._fetched_first
             if not claimed and self._options.until_empty and await self._is_done():
@@ -157,24 +158,24 @@ class Claiming:
 
     def _rooms(self) -> dict[Kind, Room]:
         """The rooms of each service that has some."""
-        held, ready = Counter[str](), Counter[str]()
-        fetching: dict[str, Counter[str]] = {name: Counter() for name in self._targets}
-        for job in self._holding.jobs():
-            held[job.service] += 1
-            if job.fetching and job.service:
-                fetching[job.service][job.claimed.host] += 1
-            else:
-                ready[job.service] += not job.begun
+        of_service: defaultdict[str, list[HeldWork]] = defaultdict(list)
+        if self._default:
+            of_service[self._default] = self._holding.jobs()
+        else:
+            for job in self._holding.jobs():
+                of_service[job.service].append(job)
         rooms: dict[Kind, Room] = {}
         for name, target in self._targets.items():
             engine = target.service.engine
             if engine is None or not engine.state.accepting or engine.memory_short or self._spool.full(name):
                 continue
-            downloads, at_hosts = self._downloads[name], fetching[name]
+            held, downloads = of_service[name], self._downloads[name]
+            elsewhere = [job for job in held if job.claimed.input_url is not None]
+            at_hosts = Counter([job.claimed.host for job in elsewhere if job.fetching])
             jobs, fetched, nbytes = credit(
-                held=held[name],
+                held=len(held),
                 fetching=at_hosts.total(),
-                ready=ready[name],
+                ready=len(held) - at_hosts.total() - sum([job.begun for job in held]),
                 held_bytes=self._holding.bytes_of(name),
                 window=target.batch_items,
                 downloads=downloads,
@@ -187,24 +188,22 @@ class Claiming:
                 rooms[name, False] = Room(services, min(jobs, MOST_CLAIMED), nbytes)
             if fetched:
                 rooms[name, True] = Room(services, fetched, nbytes, host_share(downloads), at_hosts)
-        if rooms and not self._default and (nameless := MOST_NAMELESS - held[""]) > 0:
+        if rooms and not self._default and (nameless := MOST_NAMELESS - len(of_service[""])) > 0:
             rooms["", False] = Room(("",), nameless, 0)
             rooms["", True] = Room(("",), nameless, 0, nameless)
         return rooms
 
-    def _service_of(self, job: ClaimedJob) -> str:
-        return job.service or self._default
-
     def _begin(self, claimed: Sequence[ClaimedJob], lease_until: float) -> None:
         now = self._clock.now()
         for each in claimed:
-            held = self._holding.get(each.hold)
+            job = HeldWork(each, lease_until, now, each.service or self._default)
+            held = self._holding.get(job.hold)
             if held is not None:
                 held.lease_until = lease_until
                 self._renewed(held)
-            if held is not None or each.hold in self._holding.dropped:
                 continue
-            job = HeldWork(each, lease_until, now, self._service_of(each))
+            if job.hold in self._holding.dropped:
+                continue
             self._holding.add(job)
             job.released = self.stopped
             self._begin_one(job)

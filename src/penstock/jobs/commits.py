@@ -59,7 +59,8 @@ class Commits:
     def put(self, job: HeldWork) -> None:
         """End the attempt of `job` as `job.end` says."""
         job.enter(JobStep.COMMIT, self._clock.now())
-        self._unrenewed.discard(job)
+        if self._unrenewed:
+            self._unrenewed.discard(job)
         self._waiting.append(job)
         self._changed.set()
 

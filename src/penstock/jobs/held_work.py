@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
@@ -99,7 +100,7 @@ class Holding:
     def __init__(self) -> None:
         self._jobs: dict[Hold, HeldWork] = {}  # by claim: what was given up may be claimed here once more
         self._lock = threading.Lock()
-        self._nbytes: dict[str, int] = {}
+        self._nbytes: defaultdict[str, int] = defaultdict(int)
         self.dropped: set[Hold] = set()
         """The claims dropped since the store was last asked for jobs: its answer may have them once more."""
 
@@ -110,11 +111,11 @@ class Holding:
         """Hold `job`."""
         with self._lock:
             self._jobs[job.hold] = job
-        self._count(job.service, job.nbytes)
+        self._nbytes[job.service] += job.nbytes
 
     def resize(self, job: HeldWork, nbytes: int) -> None:
         """Count `nbytes` for `job` from now on."""
-        self._count(job.service, nbytes - job.nbytes)
+        self._nbytes[job.service] += nbytes - job.nbytes
         job.nbytes = nbytes
 
     def drop(self, job: HeldWork) -> None:
@@ -122,7 +123,7 @@ class Holding:
         with self._lock:
             found = self._jobs.pop(job.hold, None)
         if found is not None:
-            self._count(job.service, -job.nbytes)
+            self._nbytes[job.service] -= job.nbytes
             self.dropped.add(job.hold)
 
     @property
@@ -133,9 +134,6 @@ class Holding:
     def bytes_of(self, service: str) -> int:
         """The bytes in memory for the jobs of `service`."""
         return self._nbytes.get(service, 0)
-
-    def _count(self, service: str, nbytes: int) -> None:
-        self._nbytes[service] = self._nbytes.get(service, 0) + nbytes
 
     def get(self, hold: Hold) -> HeldWork | None:
         """The job of this claim, while it is held."""

@@ -107,11 +107,8 @@ class Renewing:
     def run_out(self) -> RunOut:
         """Jobs that are held, and whose lease cannot be relied on."""
         now, boot = self._now(), self._boot()
-        found = RunOut([], [])
-        for job in self._holding.jobs():
-            if job.lease_until <= boot and not job.lost:
-                (found.given_up if job.overdue(now) else found.to_renew).append(job)
-        return found
+        late = [job for job in self._holding.jobs() if job.lease_until <= boot and not job.lost]
+        return RunOut([job for job in late if not job.overdue(now)], [job for job in late if job.overdue(now)])
 
     def renew(self) -> float:
         """Renew every lease once; returns the seconds until the next time."""
