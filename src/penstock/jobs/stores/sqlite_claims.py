@@ -9,6 +9,7 @@ import math
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from penstock.hosting.host_clock import Reading
@@ -28,6 +29,7 @@ from penstock.jobs.stores.sqlite_rows import (
     write_history,
     write_problem,
 )
+from penstock.transfer.places import host_of
 
 _LAPSED: Final = "queue = ? AND state = 2 AND lease_until <= ?"
 _RENEW: Final = "lease_until = ?"
@@ -50,7 +52,6 @@ class _Candidate(NamedTuple):
     attempts: str
     deadline: float | None
     input_url: str | None
-    host: str
     output: str | None
     cancelling: int
     problem: str | None
@@ -193,10 +194,11 @@ def _first(
         found = _candidates(connection, queue, wanted, after, own, now, with_lapsed=with_lapsed)
         for each in found:
             if room.of_host:
-                if at_hosts[each.host] >= room.of_host:
+                host = host_of(each.input_url or "")
+                if at_hosts[host] >= room.of_host:
                     passed_over = True
                     continue
-                at_hosts[each.host] += 1
+                at_hosts[host] += 1
             left -= each.size
             if left < 0 and taken:
                 return taken
@@ -223,13 +225,16 @@ def _candidates(
     last = (*after, room.jobs)
     kind, values = _kind_of(room)
     kind += f" AND service IN ({','.join('?' * len(room.services))}) AND {in_order}"
-    candidates = _lapsed(connection, queue, kind, (*values, *room.services, *last), own, now) if with_lapsed else []
+    parts = [_lapsed(connection, queue, kind, (*values, *room.services, *last), own, now)] if with_lapsed else []
     for service in room.services:
         for lane, lane_values in _lanes(connection, queue, service, room):
             waiting = f"SELECT {_CANDIDATE} FROM jobs WHERE queue = ? AND state = 1 AND {lane} AND {in_order}"  # noqa: S608
-            candidates += map(_Candidate._make, connection.execute(waiting, (queue, *lane_values, *last)))
-    candidates.sort(key=lambda each: each[:2])
-    return candidates[: room.jobs]
+            rows = connection.execute(waiting, (queue, *lane_values, *last))
+            parts.append([_Candidate._make(row) for row in rows])
+    parts = [part for part in parts if part]
+    if len(parts) == 1:
+        return parts[0]
+    return sorted(chain.from_iterable(parts), key=lambda each: each[:2])[: room.jobs]
 
 
 def _kind_of(room: Room) -> tuple[str, tuple[Any, ...]]:
