@@ -170,12 +170,11 @@ class Claiming:
             if engine is None or not engine.state.accepting or engine.memory_short or self._spool.full(name):
                 continue
             held, downloads = of_service[name], self._downloads[name]
-            elsewhere = [job for job in held if job.claimed.input_url is not None]
-            at_hosts = Counter([job.claimed.host for job in elsewhere if job.fetching])
+            fetching = [job for job in self._holding.elsewhere if job.fetching and job.service == name]
             jobs, fetched, nbytes = credit(
                 held=len(held),
-                fetching=at_hosts.total(),
-                ready=len(held) - at_hosts.total() - sum([job.begun for job in held]),
+                fetching=len(fetching),
+                ready=len(held) - len(fetching) - sum([job.begun for job in held]),
                 held_bytes=self._holding.bytes_of(name),
                 window=target.batch_items,
                 downloads=downloads,
@@ -187,6 +186,7 @@ class Claiming:
             if jobs:
                 rooms[name, False] = Room(services, min(jobs, MOST_CLAIMED), nbytes)
             if fetched:
+                at_hosts = Counter([job.claimed.host for job in fetching])
                 rooms[name, True] = Room(services, fetched, nbytes, host_share(downloads), at_hosts)
         if rooms and not self._default and (nameless := MOST_NAMELESS - len(of_service[""])) > 0:
             rooms["", False] = Room(("",), nameless, 0)

@@ -101,6 +101,8 @@ class Holding:
         self._jobs: dict[Hold, HeldWork] = {}  # by claim: what was given up may be claimed here once more
         self._lock = threading.Lock()
         self._nbytes: defaultdict[str, int] = defaultdict(int)
+        self.elsewhere: set[HeldWork] = set()
+        """Those whose input is not in the store."""
         self.dropped: set[Hold] = set()
         """The claims dropped since the store was last asked for jobs: its answer may have them once more."""
 
@@ -112,6 +114,8 @@ class Holding:
         with self._lock:
             self._jobs[job.hold] = job
         self._nbytes[job.service] += job.nbytes
+        if job.claimed.input_url is not None:
+            self.elsewhere.add(job)
 
     def resize(self, job: HeldWork, nbytes: int) -> None:
         """Count `nbytes` for `job` from now on."""
@@ -124,6 +128,7 @@ class Holding:
             found = self._jobs.pop(job.hold, None)
         if found is not None:
             self._nbytes[job.service] -= job.nbytes
+            self.elsewhere.discard(job)
             self.dropped.add(job.hold)
 
     @property
