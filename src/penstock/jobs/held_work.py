@@ -102,7 +102,7 @@ class Holding:
         self._lock = threading.Lock()
         self._nbytes: defaultdict[str, int] = defaultdict(int)
         self.elsewhere: set[HeldWork] = set()
-        """Those whose input is not in the store."""
+        """Jobs whose input is not in the store."""
         self.dropped: set[Hold] = set()
         """The claims dropped since the store was last asked for jobs: its answer may have them once more."""
 
