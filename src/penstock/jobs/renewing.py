@@ -149,9 +149,11 @@ class Renewing:
         news = []
         for job, renewed in zip(jobs, answers, strict=True):
             self.answers[renewed.answer] += 1
-            late = job.lease_until <= sent
+            before = job.lease_until
             if renewed.answer is Answer.OK:
                 job.lease_until = sent + self._lease
+            # Asked behind that: who found that the lease had run out, also while the call was under way, waits for this.
+            late = before <= self._boot()
             if late or renewed.cancel or renewed.answer is Answer.LOST:
                 news.append((job, renewed))
         if news:

@@ -123,6 +123,21 @@ def test_only_news_are_told():
     ]
 
 
+def test_a_lease_that_runs_out_before_the_answer_comes_is_told_as_late():
+    """A step that was to begin meanwhile waits for that."""
+    here = Round("a")
+    here.now = 129.0
+
+    def renew(holds, lease):
+        here.now = 131.0
+        return FakeStore.renew(here.store, holds, lease)
+
+    here.store.renew = renew
+    here.renewing.renew()
+    assert here.jobs["a"].lease_until == 159.0
+    assert here.news == [("a", Answer.OK, False)]
+
+
 def test_what_is_lost_or_stuck_is_renewed_no_longer():
     here = Round("a", "lost", "stuck")
     here.jobs["lost"].lost = True
