@@ -152,7 +152,7 @@ class Renewing:
             before = job.lease_until
             if renewed.answer is Answer.OK:
                 job.lease_until = sent + self._lease
-            # Asked behind that: who found that the lease had run out, also while the call was under way, waits for this.
+            # Asked last: a lease may have run out while the call was under way, and who found that waits to be told.
             late = before <= self._boot()
             if late or renewed.cancel or renewed.answer is Answer.LOST:
                 news.append((job, renewed))
