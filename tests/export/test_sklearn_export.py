@@ -24,6 +24,7 @@ from sklearn.ensemble import (  # noqa: E402
 )
 from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: E402
 from sklearn.feature_selection import SelectKBest  # noqa: E402
+from sklearn.impute import KNNImputer, SimpleImputer  # noqa: E402
 from sklearn.linear_model import LinearRegression, LogisticRegression, SGDClassifier  # noqa: E402
 from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV  # noqa: E402
 from sklearn.multiclass import OneVsRestClassifier  # noqa: E402
@@ -40,6 +41,7 @@ from sklearn.preprocessing import (  # noqa: E402
     StandardScaler,
 )
 from sklearn.svm import SVC, LinearSVC  # noqa: E402
+from sklearn.tree import DecisionTreeClassifier  # noqa: E402
 
 import penstock as ps  # noqa: E402
 from penstock import features as f  # noqa: E402
@@ -206,6 +208,39 @@ def test_what_skl2onnx_converts_to_something_else_is_refused_whatever_the_probes
     with pytest.raises(ExportRefused, match=reason):
         exported(make().fit(X, POSITIVE), MATRIX, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def of_empty_column(imputer):
+    """A pipeline that was fitted with a first column that is always missing."""
+    x = X.copy()
+    x[:, 0] = -1
+    steps = ColumnTransformer([("known", imputer, [0, 1])])
+    return make_pipeline(steps, DecisionTreeClassifier(max_depth=2)).fit(x, POSITIVE)
+
+
+@pytest.mark.parametrize(
+    ("imputer", "remedy"),
+    [
+        (SimpleImputer(missing_values=-1.0), "leave it out, or set keep_empty_features=True"),
+        (SimpleImputer(missing_values=-1.0, strategy="constant", add_indicator=True), "leave it out, or set"),
+        (KNNImputer(missing_values=-1.0), "leave it out$"),
+        (KNNImputer(missing_values=-1.0, keep_empty_features=True), "leave it out$"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Skipping features")
+def test_an_imputer_of_a_column_that_was_always_missing_is_refused_by_its_name(tmp_path, imputer, remedy):
+    told = r"^step 'columntransformer.known' \((Simple|KNN)Imputer\) does not .*: in one of its columns every value "
+    with pytest.raises(ExportRefused, match=rf"{told}.* is missing, .*; {remedy}"):
+        exported(of_empty_column(imputer), MATRIX, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("indicator", [False, True])
+def test_an_imputer_that_makes_zeros_of_a_column_that_was_always_missing_is_exported(tmp_path, indicator):
+    imputer = SimpleImputer(missing_values=-1.0, keep_empty_features=True, add_indicator=indicator)
+    answered, graph = exported(of_empty_column(imputer), MATRIX, tmp_path)
+    labels, _ = graph.run(MATRIX.encode(ROWS))
+    assert labels.tolist() == answered["label"].tolist()
 
 
 @pytest.mark.parametrize("wrap", [lambda model: model, lambda model: make_pipeline(StandardScaler(), model)])

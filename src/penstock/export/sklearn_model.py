@@ -238,6 +238,12 @@ def _unlike(part: Any) -> str:
         )
     if "sklearn.KBinsDiscretizer" in names and part.encode == "onehot":
         return "with encode='onehot', its default, it gives a sparse matrix; encode='onehot-dense' gives the same"
+    if _has_empty_column(part):
+        remedy = ", or set keep_empty_features=True" if "sklearn.SimpleImputer" in names else ""
+        return (
+            "in one of its columns every value that it was fitted with is missing, and skl2onnx takes no such column; "
+            f"leave it out{remedy}"
+        )
     if parameter := own_function(part):
         return (
             f"{parameter}= is a function, and a graph holds no code; prepare the text with it before it comes to the "
@@ -248,3 +254,16 @@ def _unlike(part: Any) -> str:
         if idle:
             return f"skl2onnx takes no step that passes everything through, such as {idle[0]!r}; leave it out"
     return ""
+
+
+def _has_empty_column(part: Any) -> bool:
+    """Whether an imputer was fitted with a column of which it knows nothing: it leaves that out, or makes it zeros."""
+    names = class_names(part)
+    if not hasattr(part, "n_features_in_"):  # what a ColumnTransformer was made of is not fitted itself
+        return False
+    if "sklearn.KNNImputer" in names:
+        return not part._valid_mask.all()
+    if "sklearn.SimpleImputer" not in names:
+        return False
+    indicators = 0 if part.indicator_ is None else len(part.indicator_.features_)
+    return bool(len(part.get_feature_names_out()) - indicators < part.n_features_in_)
