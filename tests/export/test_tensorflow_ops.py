@@ -302,6 +302,13 @@ def test_a_data_set_has_the_batches_of_the_table():
     assert bits(only) == bits(expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_narrow_column_of_a_data_set_counts_as_its_decimals(dtype):
+    table = {"a": np.array([0.1, 0.3, 0.5, 0.7], dtype=dtype)}
+    (batch,) = f.Features({"a": f.Bucketized([0.3, 0.7])}).tf_dataset(table)
+    assert batch["a"].numpy().tolist() == [0, 1, 1, 2]
+
+
 def test_a_text_reaches_a_data_set_as_it_is():
     (batch,) = f.Features({"t": f.Text()}).tf_dataset({"t": ["", "é"]})
     assert batch["t"].numpy().tolist() == [b"", "é".encode()]

@@ -45,6 +45,13 @@ def test_a_loader_gives_batches_of_what_encode_gives():
     assert FEATURES.torch_dataset(TABLE, "rate")[0][1].dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_narrow_column_counts_as_its_decimals(dtype):
+    table = {"a": np.array([0.1, 0.3, 0.5, 0.7], dtype=dtype)}
+    dataset = f.Features({"a": f.Bucketized([0.3, 0.7])}).torch_dataset(table)
+    assert [int(row["a"]) for row in dataset] == [0, 1, 1, 2]
+
+
 def test_without_a_label_a_row_is_its_inputs():
     row = FEATURES.torch_dataset(TABLE)[4]
     assert row["x"].numpy().tobytes() == FEATURES.encode(TABLE)["x"][4].tobytes()
