@@ -183,10 +183,10 @@ class Steps:
             return
         hit("after_download")
         job.file = got
+        job.enter(JobStep.DOWNLOAD, self._clock.now())  # it waits for room or for a renewal, and may do so for long
         if target.takes_file:
             payload: Payload = bytes(join_payload(pickle_.dumps(got.path)))
         else:
-            job.enter(JobStep.DOWNLOAD, self._clock.now())  # it waits for room, and may do so for long
             while (held := self._holding.bytes_of(job.service)) and held + got.nbytes > self._max_held_bytes:
                 if job.unwanted:
                     break
@@ -292,17 +292,18 @@ class Steps:
     async def _upload(self, job: HeldWork, output: str, result: bytes, media: str) -> None:
         job.end = AttemptEnd(job.hold, JobState.SUCCEEDED, result=result, content_type=media)
         places, host = self._upload_places[job.service], host_of(output)
-        rest: float | None = 0.0
-        while rest is not None:
-            if rest:
-                job.enter(JobStep.UPLOAD, self._clock.now())
-                await self._rest(job, rest)
+        while True:
             turn = places.ask(host)
             try:
                 await self._until_turn(job, turn)
                 rest = await self._store(job, output, media) if await self._lease(job) else None
             finally:
                 places.give_back(host, turn)
+            if rest is None:
+                return
+            job.enter(JobStep.UPLOAD, self._clock.now())  # it rests, or waits for a renewal, and may do so for long
+            if rest:
+                await self._rest(job, rest)
 
     async def _store(self, job: HeldWork, output: str, media: str) -> float | None:
         """Try once to store the output of `job`: the seconds until the next try, or None, and the attempt was ended."""

@@ -1145,6 +1145,45 @@ async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(
     assert work.transfers.parts == {("https://out/a", "a", 1): b"6"} or work.transfers.outputs
 
 
+async def is_done_once_the_store_is_back(work):
+    """Whether `a` has waited for the store for longer than a transfer may take, and was done in its only attempt."""
+    await work.turn(100.0)
+    assert work.consumer.stuck_because() == ""
+    work.store.gone = None
+    await work.turn(5.0)
+    (ticket,) = work.engine.tickets
+    if not ticket.settled:
+        ticket.settle(b"6")
+        await work.turn(5.0)
+    return (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {})
+
+
+async def test_a_put_may_wait_for_the_store_for_longer_than_it_may_take_itself(bench):
+    work = await bench()
+    work.transfers.puts = True
+    work.submit(output="https://out/a")
+    await work.turn()
+    work.lose_store()
+    work.engine.of("a").settle(b"6")
+    assert await is_done_once_the_store_is_back(work)
+
+
+async def test_a_file_that_was_fetched_may_wait_for_a_renewal_for_longer_than_a_fetch_may_take(bench):
+    work = await bench(fake_service(Measure))
+    work.transfers.inputs["https://in/a"] = b"12345"
+    download = work.transfers.download
+
+    def download_past_the_lease(*args):
+        work.asleep = 31.0
+        work.lose_store()
+        return download(*args)
+
+    work.transfers.download = download_past_the_lease
+    work.submit("a", b"", input_url="https://in/a")
+    await work.turn()
+    assert await is_done_once_the_store_is_back(work)
+
+
 async def test_a_renewal_that_overtakes_a_commit_does_not_remove_what_was_committed(one_job):
     """The store says LOST of an attempt that it has just ended as it was told."""
     work = await one_job(output="file:///out/a")
