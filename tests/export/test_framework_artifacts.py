@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import os
 
+import keras
 import pytest
 import tensorflow as tf
 import torch
 
 import penstock as ps
+from penstock import features as f
 from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.opened_graph import open_model
 from penstock.artifact.proof import prove
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
+from penstock.export.artifact_stage import ArtifactStage
 from saved_artifacts import ANSWERED, finish
 from tiny_artifacts import ROWS, SLOPE, TABLE, features, graph, model
 
@@ -108,3 +111,41 @@ def test_the_graph_that_answers_otherwise_is_named_by_its_format(tmp_path):
     assert caught.value.format == "pt2"
     assert caught.value.got - caught.value.expected == pytest.approx(0.5, abs=1e-6)
     assert prove(tmp_path / "affairs", formats=("saved_model",), trust=True).rows == len(ROWS)
+
+
+class Embedded(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(3, 1)
+
+    def forward(self, shop, size):
+        return self.table(shop)[:, 0] + size
+
+
+def looked_up():
+    """A Keras model that raises at a town that it does not know."""
+    town, size = keras.Input((1,), dtype="string", name="town"), keras.Input((1,), name="size")
+    number = keras.layers.StringLookup(vocabulary=["Bonn", "Rome"], num_oov_indices=0)(town)
+    return keras.Model({"town": town, "size": size}, keras.ops.cast(number, "float32") + size)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "values", "unknown", "format_"),
+    [
+        (Embedded, f.Ids(), [0, 1, 2], 7, "onnx"),
+        (Embedded, f.Ids(), [0, 1, 2], 7, "pt2"),
+        (looked_up, f.Text(), ["Bonn", "Rome"], "Oslo", "saved_model"),
+    ],
+)
+def test_a_value_at_which_the_graph_raises_is_the_callers(tmp_path, make, kind, values, unknown, format_):
+    name = "town" if kind == f.Text() else "shop"
+    rows = [{name: value, "size": float(place)} for place, value in enumerate(values)]
+    spec = f.Features({name: kind, "size": f.Numeric()}).fit(rows)
+    ps.export.save(make(), tmp_path / "a", features=spec, probes=rows, formats=[format_])
+    stage = ArtifactStage()
+    stage.setup(path=str(tmp_path / "a"), digest=open_artifact(tmp_path / "a").digest, format=format_, trust=True)
+    (refused,) = stage.predict([{name: unknown, "size": 1.0}])
+    assert isinstance(refused, ps.InvalidItem)
+    assert str(refused) == f"{unknown!r} is no value that the model takes at `$.{name}`"
+    assert [type(answer) for answer in stage.predict(rows)] == [dict] * len(rows)
+    stage.teardown()

@@ -2,6 +2,10 @@
 
 One call of `predict` takes these steps for a whole batch: encode the rows, run the graph, take the outputs apart.  A
 row that the features or the graph refuse is `InvalidItem` with its path, alone; the others go on.
+
+A graph may also raise, as at a category or an id that its table does not have, and then says nothing of rows.  So the
+batch is run again in halves.  Of a row that is left alone, each value is put into a probe: the graph answers every
+probe, so a value with which it fails there is the caller's fault.
 """
 
 from __future__ import annotations
@@ -15,14 +19,19 @@ from penstock.artifact.manifest_json import batch_from_entry
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.opened_graph import open_model
 from penstock.config import Batch
+from penstock.errors import InvalidItem
 from penstock.export.row_answers import answer_type, row_answers
+from penstock.features.values import shown_value
 from penstock.worker.declaration import Declaration
+from penstock.worker.device_errors import device_is_lost, ran_out_of_memory
 from penstock.worker.stage import Stage
 
 MOST_THREADS = 1024
 """More are taken for a slip: a runtime would start them all."""
 EXAMPLES = 3
 """How many of the probes warm a worker up, and stand in the OpenAPI document."""
+MOST_TRIED = 64
+"""How many values of a row at which the graph raised are tried in a probe: each is a run of the graph."""
 
 
 class ArtifactStage(Stage):
@@ -48,6 +57,7 @@ class ArtifactStage(Stage):
         self._features = artifact.features
         self._graph = open_model(artifact, format, trust=trust, threads=threads_given())
         self._names = [tensor.name for tensor in artifact.graph(format).outputs]
+        self._probe = artifact.probe_rows()[0]
 
     def teardown(self) -> None:
         """Close the graph."""
@@ -55,7 +65,15 @@ class ArtifactStage(Stage):
 
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """An answer, or an InvalidItem, for each row."""
-        found = answer_rows(self._features, self._graph, rows)
+        try:
+            found = answer_rows(self._features, self._graph, rows)
+        except Exception as error:
+            if len(rows) > 1 or ran_out_of_memory(error) or device_is_lost(error):
+                raise
+            refused = self._value_at_fault(rows[0])
+            if refused is None:
+                raise
+            return [refused]
         given = row_answers(self._names, found.outputs, rows=len(found.kept)) if found.kept else []
         if not found.invalid:
             return given
@@ -63,6 +81,17 @@ class ArtifactStage(Stage):
         for place, result in zip(found.kept, given, strict=True):
             results[place] = result
         return results
+
+    def _value_at_fault(self, row: Any) -> InvalidItem | None:
+        """Says which value of a row the graph fails at, as far as a single one is at fault."""
+        (values,) = self._features.rows_of([row])
+        for column in self._features.columns[:MOST_TRIED]:
+            try:
+                answer_rows(self._features, self._graph, [{**self._probe, column: values[column]}])
+            except Exception:  # noqa: BLE001  # of the runtime, whatever its class
+                shown = shown_value(values[column])
+                return InvalidItem(f"{shown} is no value that the model takes", path=f"$.{column}")
+        return None
 
 
 def threads_given() -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 
 import msgspec
+import numpy as np
 import pytest
 
 import penstock as ps
@@ -61,6 +62,61 @@ def test_a_row_that_is_refused_stands_alone_in_its_place(stage):
 def test_a_batch_of_refused_rows_runs_no_graph(stage):
     found = stage.predict([{}, {"age": None, "occupation": 1}])
     assert [type(answer) for answer in found] == [ps.InvalidItem] * 2
+
+
+class RaisingGraph:
+    """A graph that raises at an age or an occupation that it does not know, and where both are 3."""
+
+    def __init__(self, graph, error=ValueError):
+        self.graph, self.error, self.runs = graph, error, 0
+
+    def run(self, inputs):
+        self.runs += 1
+        known = features().encode(ROWS)
+        for name, array in inputs.items():
+            if not np.isin(array, known[name]).all():
+                raise self.error(f"no such {name}")
+        return self.graph.run(inputs)
+
+
+@pytest.fixture
+def raising(stage, monkeypatch):
+    """``raising(error)``: the stage, whose graph raises such errors at what it does not know."""
+
+    def make(error=ValueError):
+        monkeypatch.setattr(stage, "_graph", RaisingGraph(stage._graph, error))
+        return stage
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("change", "column", "shown"),
+    [
+        ({"age": 77.0}, "age", "77.0"),
+        ({"occupation": "3"}, "occupation", "'3'"),
+        ({"age": 77.0, "occupation": "3"}, "age", "77.0"),
+    ],
+)
+def test_a_value_at_which_the_graph_raises_is_the_callers(raising, change, column, shown):
+    (refused,) = raising().predict([{**ROWS[0], **change}])
+    assert isinstance(refused, ps.InvalidItem)
+    assert str(refused) == f"{shown} is no value that the model takes at `$.{column}`"
+
+
+def test_a_batch_at_which_the_graph_raises_is_run_again_in_halves_first(raising):
+    stage = raising()
+    with pytest.raises(ValueError, match="no such x"):
+        stage.predict([*ROWS, {**ROWS[0], "age": 77.0}])
+    assert stage._graph.runs == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_what_no_value_has_done_is_raised_as_it_is(raising, error):
+    stage = raising(error)
+    with pytest.raises(error):
+        stage.predict([{**ROWS[0], "age": 77.0}])
+    assert stage._graph.runs == 1
 
 
 def test_it_declares_what_the_artifact_says(saved):
