@@ -77,9 +77,9 @@ async def test_copies_of_large_bodies_cost_a_worker_no_page_faults_unless_the_us
 
 
 async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    spec = ps.stage(stages.WhichGpus, gpus=[[2, 3], "GPU-1"], prefetch=0)
-    expected = {0: ("2,3", "2,3", (2, 3)), 1: ("GPU-1", "GPU-1", ("GPU-1",))}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,9")
+    spec = ps.stage(stages.WhichGpus, gpus=[[2, 0], "GPU-1"], prefetch=0)
+    expected = {0: ("9,5", "9,5", (2, 0)), 1: ("GPU-1", "GPU-1", ("GPU-1",))}
     async with ps.Service(spec) as service:
         assert len(service.engine.stages[0].workers) == 2
         seen = {}
@@ -88,7 +88,7 @@ async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch)
                 seen[index] = tuple(found)
     assert seen == expected
     async with ps.Service(stages.WhichGpus) as service:
-        assert await service.predict(1) == (0, "7", "7", ())
+        assert await service.predict(1) == (0, "5,7,9", "5,7,9", ())
 
 
 async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):

@@ -36,8 +36,8 @@ from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.payload import Payload, join_payload
 from penstock.errors import ConfigError, InvalidItem, PenstockError, StageFailed, StartFailed
 from penstock.hosting.breakpoints import refuse_breakpoints
-from penstock.runtime.gpus import VARIABLE, doubtful_sharing
-from penstock.runtime.process import worker_environment
+from penstock.runtime.gpus import gpus_here
+from penstock.runtime.launching import doubts_about_gpus
 from penstock.runtime.spec import StageSpec, external_stages
 from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.server.serve import check_before_serving
@@ -133,18 +133,20 @@ def _describe(service: Service) -> Iterator[Finding]:
             if spec.external is not None:
                 yield Finding(what, note="its workers attach from outside, so it was not run", skipped=True)
             else:
-                shared = [] if service.inline else _shared_gpus(spec)
-                for words in [*doubtful_hooks(spec.target), *shared]:
+                for words in doubtful_hooks(spec.target):
                     yield Finding(what, note=words, warning=True)
+                if not service.inline:
+                    yield from _gpus(what, spec)
         from_outside = spec.external is not None
 
 
-def _shared_gpus(spec: StageSpec) -> list[str]:
-    """What to say of workers of `spec` that see the same GPUs."""
-    if spec.options.max_batches == 1:
-        return []  # one of them computes at a time, and whoever wrote so knows that they share
-    environments = [worker_environment(1, spec.environment_of(worker)) for worker in range(spec.workers)]
-    return doubtful_sharing([environment.get(VARIABLE, "") for environment in environments])
+def _gpus(what: str, spec: StageSpec) -> Iterator[Finding]:
+    """What there is to say of the GPUs of a stage's workers."""
+    try:
+        for words in doubts_about_gpus(spec, gpus_here(os.environ)):
+            yield Finding(what, note=words, warning=True)
+    except ConfigError as error:
+        yield Finding(what, str(error))
 
 
 def _runnable(service: Service) -> list[Service]:

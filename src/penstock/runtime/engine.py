@@ -382,8 +382,8 @@ class Engine:
         try:
             await self._open_door()
             self._started = self._loop.create_future()
-            for stage, launch, cores in zip(self.stages, plan.launch, plan.cores, strict=True):
-                stage.start(launch, *cores)
+            for stage, launch, places in zip(self.stages, plan.launch, plan.places, strict=True):
+                stage.start(launch, places)
             self._look_whether_started()
             await self._started
         except BaseException:

@@ -23,6 +23,7 @@ from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.external_incarnation import ExternalPeer, ServiceStops
 from penstock.runtime.incarnation import Incarnation, IncarnationOwner, StartIncarnation, WorkerStart
+from penstock.runtime.launching import WorkerPlace
 from penstock.runtime.spec import External, StageSpec
 from penstock.runtime.stage_driver import Hub, StageDriver
 from penstock.runtime.stage_failures import start_failure
@@ -158,7 +159,7 @@ class ExternalStageDriver(StageDriver):
         peer.serve(owner, max_body=self._bounds.max_queued_bytes, max_items=self.spec.policy.max_size)
         return peer
 
-    def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:  # noqa: ARG002
+    def start(self, launch: Callable[[int], Launch], places: list[WorkerPlace]) -> None:  # noqa: ARG002
         """Start nobody: wait."""
         self._started_at = self._now()
         self._presence.began(self._started_at)

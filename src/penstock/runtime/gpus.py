@@ -1,25 +1,60 @@
-"""Which GPUs each worker of a stage gets.  They are given by an environment variable; no library is asked or loaded."""
+"""Which GPUs each worker of a stage gets.  They are given by an environment variable; no library is asked or loaded.
+
+The numbers of a stage count what this process sees, as CUDA counts for a program: under ``CUDA_VISIBLE_DEVICES=3,5``,
+which a scheduler may have set, 0 is the GPU 3.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 from penstock.errors import ConfigError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA reads when it is first used: the GPUs that a process sees.  It counts them from 0 in this order."""
 
-HIDES_ALL = ("", "-1", "NoDevFiles")
-"""Values of the variable, or of the first entry in it, with which a process sees no GPU."""
+FOLDER = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver has a folder for each GPU."""
 
 Gpus: TypeAlias = tuple[int | str, ...]
 """The GPUs of one worker: numbers from 0, or ids as ``GPU-...`` and ``MIG-...``."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._:-]*")
 """No comma, which would make two of one."""
+_ENTRY = re.compile(r"[0-9]+|(?:GPU|MIG)-.+")
+"""An entry of the variable that CUDA takes for a GPU."""
+
+
+class GpusHere(NamedTuple):
+    """The GPUs of this process, as far as it can know without CUDA."""
+
+    variable: str | None
+    """The value that it was started with; None: it sees every GPU of the machine."""
+    devices: int | None
+    """How many the driver tells of; None where it tells nothing."""
+
+
+def gpus_here(environ: Mapping[str, str], folder: Path = FOLDER) -> GpusHere:
+    """Look at the environment, and at the driver's folder."""
+    try:
+        count = sum(1 for _ in folder.iterdir())
+    except OSError:
+        return GpusHere(environ.get(VARIABLE), None)
+    return GpusHere(environ.get(VARIABLE), count)
+
+
+def visible(value: str) -> list[str]:
+    """The GPUs that a process with this value sees, as they are written there: up to the first entry that is none."""
+    found: list[str] = []
+    for entry in map(str.strip, value.split(",")):
+        if not _ENTRY.fullmatch(entry):
+            break
+        found.append(entry)
+    return found
 
 
 def read_gpus(label: str, gpus: Any) -> tuple[Gpus, ...]:
@@ -41,28 +76,90 @@ def check_environments(label: str, gpus: Sequence[Gpus], env: Sequence[Mapping[s
         raise ConfigError(f"stage {label!r}: gpus sets {VARIABLE}, and env does too: leave one of them out")
 
 
-def variable_of(gpus: Gpus) -> str:
-    """The value of the variable for a worker with these GPUs."""
-    return ",".join(map(str, gpus))
+def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
+    """The value of the variable for a worker of stage `label` with these GPUs.
 
-
-def doubtful_sharing(values: Sequence[str]) -> list[str]:
-    """A sentence for each value of the variable that gives several workers of one stage the same GPUs.
-
-    `values` has that of each worker; "" where it is not set, which says nothing.
+    Raises:
+        ConfigError: one of them is not among those that this process sees, or is there twice.
     """
-    sharing: dict[str, list[str]] = {}
+    if here.variable is None:
+        return ",".join(map(str, gpus))
+    seen = visible(here.variable)
+    if not seen:
+        return here.variable
+    found = [_numbered(label, gpu, seen, here) if isinstance(gpu, int) else _named(label, gpu, seen) for gpu in gpus]
+    if len(set(found)) != len(found):
+        raise ConfigError(
+            f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
+            f"gpus={list(gpus)!r} are {', '.join(found)}"
+        )
+    return ",".join(found)
+
+
+def doubtful_gpus(gpus: Sequence[Gpus], values: Sequence[str], here: GpusHere, *, may_share: bool) -> list[str]:
+    """Sentences about GPUs that the workers of a stage will not see, and those that several see.
+
+    Args:
+        gpus: those of each worker, as given; empty where nothing is said about them.
+        values: the value of the variable in each worker; "" where it is not set, which says nothing.
+        here: those of this process.
+        may_share: whether several workers may have the same.
+    """
+    words = []
+    numbers = {gpu for each in gpus for gpu in each if isinstance(gpu, int)}
+    if gpus and here.variable is not None and not visible(here.variable):
+        words.append(
+            f"gpus= gives it GPUs, and {VARIABLE}={here.variable!r}, with which this process was started, hides all of "
+            "them: its workers see none"
+        )
+    elif here.variable is None and here.devices is not None:
+        words += [
+            f"gpus= names GPU {gpu}, counted from 0, and {FOLDER} has {here.devices}: its worker will not see that one"
+            for gpu in sorted(numbers)
+            if gpu >= here.devices
+        ]
+    return words if may_share else [*words, *_sharing(values)]
+
+
+def _sharing(values: Sequence[str]) -> list[str]:
+    """A sentence for each group of workers that share GPUs."""
+    workers_of: dict[str, list[str]] = {}
     for worker, value in enumerate(values):
-        if value.partition(",")[0].strip() not in HIDES_ALL:
-            sharing.setdefault(value, []).append(str(worker))
+        for gpu in visible(value):
+            workers_of.setdefault(gpu, []).append(str(worker))
+    shared: dict[str, list[str]] = {}
+    for gpu, workers in workers_of.items():
+        if len(workers) > 1:
+            shared.setdefault(", ".join(workers), []).append(gpu)
     return [
-        f"workers {', '.join(workers)} share {VARIABLE}={value}: their batches compete for one device, so each takes "
+        f"workers {workers} share {VARIABLE}={','.join(each)}: their batches compete for one device, so each takes "
         "longer and gains nothing from the other, and memory is taken once for each worker. Give each its own with "
         "gpus=, or start fewer; with max_batches=1 one computes and the others are ready for when it ends. Several pay "
         f"where they overlap work on the CPU, and a stage without a GPU has env={{'{VARIABLE}': ''}}"
-        for value, workers in sharing.items()
-        if len(workers) > 1
+        for workers, each in shared.items()
     ]
+
+
+def _numbered(label: str, number: int, seen: Sequence[str], here: GpusHere) -> str:
+    if number < len(seen):
+        return seen[number]
+    raise ConfigError(
+        f"stage {label!r}: gpus= names GPU {number}, and this process sees {len(seen)}, counted from 0, by "
+        f"{VARIABLE}={here.variable}"
+    )
+
+
+def _named(label: str, name: str, seen: Sequence[str]) -> str:
+    """`name`, as it was given; CUDA takes the beginning of an id that no other GPU's id has."""
+    ids = [each for each in seen if not each.isdecimal()]
+    alike = [each for each in ids if each.startswith(name) or name.startswith(each)]
+    if len(alike) == 1 or len(ids) < len(seen):  # what has a number there has an id that is not known here
+        return name
+    if alike:
+        raise ConfigError(f"stage {label!r}: {name!r} of gpus= could be {' or '.join(alike)}: write more of the id")
+    raise ConfigError(
+        f"stage {label!r}: gpus= names {name!r}, and this process sees {', '.join(seen)} alone, by {VARIABLE}"
+    )
 
 
 def _read_entry(label: str, entry: Any) -> Gpus:

@@ -5,16 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.config import IN_A_PROGRAM, LogOptions, ServiceOptions
 from penstock.core.supervision import share_threads
+from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.affinity import allowed_cores, check_cores
 from penstock.runtime.crossings import crossings
+from penstock.runtime.gpus import VARIABLE, GpusHere, doubtful_gpus, gpus_here
 from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import Launch, StageRef
 from penstock.worker.loading import adopt_main, pack_setup, reference
+
+log = guarded_logger("penstock")
+
+
+class WorkerPlace(NamedTuple):
+    """Where a worker runs."""
+
+    cores: frozenset[int]
+    threads: int
+    """How many threads its libraries should start."""
+    variables: Mapping[str, str]
+    """The variables that its environment gets besides."""
 
 
 class Plan(NamedTuple):
@@ -24,8 +38,8 @@ class Plan(NamedTuple):
     """The cores that this process may use."""
     launch: list[Callable[[int], Launch]]
     """From a worker's number to its launch order."""
-    cores: list[tuple[list[frozenset[int]], list[int]]]
-    """The cores of each worker, and the number of threads that the libraries of each should start."""
+    places: list[list[WorkerPlace]]
+    """Where each worker runs."""
 
 
 def plan(
@@ -41,14 +55,37 @@ def plan(
     """How the workers of all stages are started, on the coordinator's cores `cpus`.
 
     Raises:
-        ConfigError: a stage cannot be run as described: cores not allowed, a class no worker can import.
+        ConfigError: a stage cannot be run as described: cores not allowed, no such GPU, a class no worker can import.
     """
     allowed = allowed_cores()
     if cpus is not None:
         check_cores(f"service {service!r}", cpus, allowed)
     stages = range(len(specs))
     launch = [launcher(service, specs, i, options, inline=inline, logs=logs, served=served) for i in stages]
-    return Plan(allowed, launch, [worker_cores(spec, allowed) for spec in specs])
+    cores = [worker_cores(spec, allowed) for spec in specs]
+    if inline:  # threads have the environment of this process, and see its GPUs
+        environments: list[list[dict[str, str]]] = [[{}] * spec.workers for spec in specs]
+    else:
+        environments = [_environments(spec, gpus_here(os.environ)) for spec in specs]
+    places = [list(map(WorkerPlace, *each, extra)) for each, extra in zip(cores, environments, strict=True)]
+    return Plan(allowed, launch, places)
+
+
+def _environments(spec: StageSpec, here: GpusHere) -> list[dict[str, str]]:
+    for words in doubts_about_gpus(spec, here):
+        log.warning("stage %r: %s", spec.name, words)
+    return spec.environments(here)
+
+
+def doubts_about_gpus(spec: StageSpec, here: GpusHere) -> list[str]:
+    """Sentences about the GPUs that the workers of a stage share, or will not see.
+
+    Raises:
+        ConfigError: there is no such GPU.
+    """
+    values = [{**os.environ, **extra}.get(VARIABLE, "") for extra in spec.environments(here)]
+    # With `max_batches=1` one of them computes at a time, and whoever wrote so knows that they share.
+    return doubtful_gpus(spec.gpus, values, here, may_share=spec.options.max_batches == 1)
 
 
 def launcher(

@@ -12,7 +12,7 @@ from penstock.codec.schema import accepts, offers
 from penstock.config import Batch, StageOptions, check_stage_name, checked_keywords
 from penstock.errors import ConfigError
 from penstock.option_fields import whole_number
-from penstock.runtime.gpus import VARIABLE, Gpus, check_environments, read_gpus, variable_of
+from penstock.runtime.gpus import VARIABLE, Gpus, GpusHere, check_environments, read_gpus, variable_of
 from penstock.runtime.stage_check import check_calls, check_target, examples_of
 from penstock.runtime.stage_hooks import check_hooks
 from penstock.worker.declaration import Declaration
@@ -103,11 +103,15 @@ class StageSpec:
         """The GPUs that `worker` is given; empty where nothing is said about GPUs."""
         return self.gpus[worker] if self.gpus else ()
 
-    def environment_of(self, worker: int) -> dict[str, str]:
-        """The variables that are added for `worker`: its `env`, and the one that gives it its GPUs."""
-        extra = dict(self.env[worker]) if self.env else {}
-        if self.gpus:
-            extra[VARIABLE] = variable_of(self.gpus[worker])
+    def environments(self, here: GpusHere) -> list[dict[str, str]]:
+        """The variables that are added for each worker: its `env`, and the one that gives it its GPUs of those `here`.
+
+        Raises:
+            ConfigError: there is no such GPU.
+        """
+        extra = [dict(each) for each in self.env or ({},) * self.workers]
+        for each, gpus in zip(extra, self.gpus, strict=False):
+            each[VARIABLE] = variable_of(self.name, gpus, here)
         return extra
 
 
@@ -141,7 +145,8 @@ def stage(
         cpus: for worker i the core, or the list of cores, it is pinned to; None leaves that worker unpinned.
         env: environment variables for every worker, or one mapping for each.
         gpus: for worker i the GPU, or the list of GPUs, that it sees: its ``CUDA_VISIBLE_DEVICES``.  A GPU is a number
-            from 0 or an id (``"GPU-..."``); workers may share one.  None: they see what this process sees.
+            from 0, which counts those that this process sees, or an id (``"GPU-..."``); workers may share one.  None:
+            they see what this process sees.
         batch: the batch policy; overrides the class's own.
         prefetch: batches a worker holds besides the one it runs; 0 never sends ahead.  Raise it for stages that take
             microseconds.

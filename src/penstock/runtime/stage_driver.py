@@ -31,6 +31,7 @@ from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.idle_rounds import IdleRounds
 from penstock.runtime.incarnation import StartIncarnation, WorkerStart
+from penstock.runtime.launching import WorkerPlace
 from penstock.runtime.process import worker_environment
 from penstock.runtime.slabs import NO_SLAB, StageSlabs
 from penstock.runtime.spec import StageSpec
@@ -174,8 +175,7 @@ class StageDriver:
         self.stopping = False
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
-        self._cores: list[frozenset[int]] = []
-        self._threads: list[int] = []
+        self._places: list[WorkerPlace] = []
         self._frame_ids = count(1)
         self._started_at = 0.0
         self._errors = [""] * seats
@@ -446,9 +446,10 @@ class StageDriver:
 
     def start_of(self, index: int) -> WorkerStart:
         """Where and how worker `index` starts.  Its environment is made of this process's at this moment."""
-        env = worker_environment(self._threads[index], self.spec.environment_of(index))
+        place = self._places[index]
+        env = worker_environment(place.threads, place.variables)
         slabs = (NO_SLAB, NO_SLAB) if self.memory is None else self.memory.slabs.descriptors()
-        return WorkerStart(self.service, self.name, index, self.spec.target, self._cores[index], env, slabs)
+        return WorkerStart(self.service, self.name, index, self.spec.target, place.cores, env, slabs)
 
     def launch_of(self, index: int) -> bytes:  # see `SlotOwner`
         assert self._launch is not None, "the stage was never started"
@@ -689,13 +690,9 @@ class StageDriver:
             for worker in self.workers:
                 worker.part = None
 
-    def start(self, launch: Callable[[int], Launch], cores: list[frozenset[int]], threads: list[int]) -> None:
-        """Start every worker.
-
-        `launch` makes the launch order of worker i.  For each worker, `cores` has the cores it may run on, and
-        `threads` the number of threads that its libraries should start.
-        """
-        self._launch, self._cores, self._threads = launch, cores, threads
+    def start(self, launch: Callable[[int], Launch], places: list[WorkerPlace]) -> None:
+        """Start every worker; `launch` makes the launch order of worker i, which runs at place i."""
+        self._launch, self._places = launch, places
         self._started_at = self._now()
         for worker in self.workers:
             worker.start()

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+from functools import partial
 
 import pytest
 from served import PENSTOCK, START_LIMIT, Program, run
 from spoken import spoken
+
+from penstock.cli import rehearsal
+from penstock.runtime.gpus import gpus_here
 
 TEMPLATE = """
 import ctypes
@@ -204,18 +208,21 @@ def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
 @pytest.mark.parametrize(
     ("arguments", "inherited", "shared"),
     [
-        ("gpus=[0, 0]", "", "workers 0, 1 share CUDA_VISIBLE_DEVICES=0: "),
+        ("gpus=[0, 0]", None, "workers 0, 1 share CUDA_VISIBLE_DEVICES=0: "),
+        ("gpus=[1, 1]", "3,5", "workers 0, 1 share CUDA_VISIBLE_DEVICES=5: "),
         ("workers=2", "3", "workers 0, 1 share CUDA_VISIBLE_DEVICES=3: "),
-        ("workers=3, env={'CUDA_VISIBLE_DEVICES': '1,2'}", "", "workers 0, 1, 2 share CUDA_VISIBLE_DEVICES=1,2: "),
-        ("gpus=[0, 1]", "3", None),
+        ("workers=3, env={'CUDA_VISIBLE_DEVICES': '1,2'}", None, "workers 0, 1, 2 share CUDA_VISIBLE_DEVICES=1,2: "),
+        ("gpus=[0, 1]", "3,4", None),
+        ("workers=2", None, None),
         ("workers=2", "", None),
         ("workers=2, env={'CUDA_VISIBLE_DEVICES': ''}", "3", None),
-        ("gpus=[0, 0], max_batches=1", "", None),
+        ("gpus=[0, 0], max_batches=1", None, None),
     ],
 )
-def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, arguments, inherited, shared):
+def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, monkeypatch, arguments, inherited, shared):
     text = source().replace("ps.Service(Model,", f"ps.Service(ps.stage(Model, {arguments}),")
-    status, output = found(module(text), CUDA_VISIBLE_DEVICES=inherited)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    status, output = found(module(text), **({} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}))
     assert status == 0, output
     assert "0 wrong" in output
     if shared is None:
@@ -223,6 +230,22 @@ def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, arguments, 
     else:
         assert f"warning │ stage Model │ {shared}their batches compete for one device" in output
         assert ", 1 warned of" in output
+
+
+def test_gpus_that_workers_will_not_see_are_a_warning_or_wrong(module, monkeypatch, tmp_path):
+    folder = module(source().replace("ps.Service(Model,", "ps.Service(ps.stage(Model, gpus=[0, 1]),"))
+    (tmp_path / "gpus" / "0000:3b:00.0").mkdir(parents=True)
+    monkeypatch.setattr(rehearsal, "gpus_here", partial(gpus_here, folder=tmp_path / "gpus"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    status, output = found(folder)
+    assert (status, "warning │ stage Model │ gpus= names GPU 1, counted from 0, and" in output) == (0, True), output
+    status, output = found(folder, CUDA_VISIBLE_DEVICES="-1")
+    assert (status, "warning │ stage Model │ gpus= gives it GPUs, and CUDA_VISIBLE_DEVICES='-1'" in output) == (0, True)
+    status, output = found(folder, CUDA_VISIBLE_DEVICES="3")
+    assert (status, "wrong │ stage Model │ stage 'Model': gpus= names GPU 1, and this process sees 1" in output) == (
+        1,
+        True,
+    ), output
 
 
 def test_threads_of_one_process_share_its_gpus_without_a_warning(module):

@@ -166,7 +166,7 @@ def test_a_worker_hashes_nothing_that_its_service_has_hashed(tmp_path, monkeypat
 def test_cores_and_environment_are_those_of_the_stage(saved):
     service = ps.export.load(saved["path"], workers=2, cpus=[0, None], env={"SOME": "value"})
     assert service.stages[0].cpus == ps.stage(len, workers=2, cpus=[0, None]).cpus
-    assert service.stages[0].environment_of(1) == {"SOME": "value"}
+    assert service.stages[0].env == ({"SOME": "value"},) * 2
 
 
 @pytest.mark.parametrize("published", [False, True])

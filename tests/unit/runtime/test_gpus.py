@@ -7,9 +7,14 @@ import sys
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.runtime.gpus import doubtful_sharing
+from penstock.runtime.gpus import GpusHere, doubtful_gpus, gpus_here, visible
 from penstock.runtime.spec import stage
 from rows import each
+
+ALL = GpusHere(None, None)
+"""A process that sees every GPU of a machine, and cannot count them."""
+A, B = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8932f9f2-0000-4106-c12f-20bd9faed9f6"
+MIG = "MIG-GPU-8932f937/1/2"
 
 
 def count(x):
@@ -41,20 +46,21 @@ class Numbered(int):
 def test_each_worker_gets_the_variable_of_its_entry(gpus, each, variables):
     spec = stage(count, gpus=gpus)
     assert spec.workers == len(variables)
-    assert [spec.environment_of(i) for i in range(spec.workers)] == [{"CUDA_VISIBLE_DEVICES": v} for v in variables]
+    assert spec.environments(ALL) == [{"CUDA_VISIBLE_DEVICES": v} for v in variables]
     if each is not None:
         assert [spec.gpus_of(i) for i in range(spec.workers)] == each
 
 
 def test_a_stage_without_gpus_says_nothing_about_them():
     spec = stage(count, workers=2, env=[{"A": "1"}, {"A": "2"}])
-    assert (spec.gpus, spec.gpus_of(1), spec.environment_of(1)) == ((), (), {"A": "2"})
-    assert stage(count).environment_of(0) == {}
+    assert (spec.gpus, spec.gpus_of(1)) == ((), ())
+    assert spec.environments(ALL) == [{"A": "1"}, {"A": "2"}]
+    assert stage(count).environments(GpusHere("0", 1)) == [{}]
 
 
 def test_the_variable_comes_on_top_of_the_environment():
     spec = stage(count, gpus=[4, 5], env=[{"A": "1"}, {"A": "2"}])
-    assert spec.environment_of(1) == {"A": "2", "CUDA_VISIBLE_DEVICES": "5"}
+    assert spec.environments(ALL)[1] == {"A": "2", "CUDA_VISIBLE_DEVICES": "5"}
     assert spec.env == ({"A": "1"}, {"A": "2"})
 
 
@@ -119,15 +125,118 @@ def test_the_variable_has_one_owner(env):
     assert str(refused.value) == (
         "stage 'count': gpus sets CUDA_VISIBLE_DEVICES, and env does too: leave one of them out"
     )
-    assert stage(count, workers=2, env=env).environment_of(1) == (env[1] if isinstance(env, list) else env)
+    assert stage(count, workers=2, env=env).environments(ALL)[1] == (env[1] if isinstance(env, list) else env)
+
+
+# -- which GPUs this process sees -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "seen"),
+    [
+        ("0", ["0"]),
+        ("3,5", ["3", "5"]),
+        (" 3 , 5 ", ["3", "5"]),
+        (f"{A},1,{MIG}", [A, "1", MIG]),
+        ("3,-1,5", ["3"]),
+        ("1,junk,2", ["1"]),
+        ("1,,2", ["1"]),
+        ("", []),
+        ("-1", []),
+        ("-1,0", []),
+        ("NoDevFiles", []),
+        ("all", []),
+    ],
+)
+def test_cuda_reads_the_variable_up_to_the_first_entry_that_is_no_gpu(value, seen):
+    assert visible(value) == seen
+
+
+def test_gpus_are_counted_where_the_driver_tells_of_them(tmp_path):
+    for bus in ("0000:3b:00.0", "0000:d8:00.0"):
+        (tmp_path / bus).mkdir()
+    assert gpus_here({}, tmp_path) == (None, 2)
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": "1"}, tmp_path) == ("1", 2)
+    assert gpus_here({"CUDA_VISIBLE_DEVICES": ""}, tmp_path / "none") == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpus", "values"),
+    [
+        ("3,5", [0, 1], ["3", "5"]),
+        ("3,5", [[1, 0]], ["5,3"]),
+        ("3,-1,5", [0], ["3"]),
+        (f"{A},{B}", [1, 0], [B, A]),
+        (f"{A},{B}", ["GPU-8932f937", B], ["GPU-8932f937", B]),
+        ("GPU-8932f937,GPU-8932f9f2", [A], [A]),
+        (f"0,{A}", [B, 0], [B, "0"]),
+        ("0,1", [A, MIG], [A, MIG]),
+        (MIG, [MIG, 0], [MIG, MIG]),
+        ("", [0, A, [1, 2]], ["", "", ""]),
+        ("-1", [0], ["-1"]),
+    ],
+)
+def test_numbers_count_what_the_process_sees_and_ids_stay_as_given(variable, gpus, values):
+    spec = stage(count, gpus=gpus)
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in spec.environments(GpusHere(variable, 8))] == values
+
+
+@pytest.mark.parametrize(
+    ("variable", "gpus", "reason"),
+    [
+        ("3,5", [0, 2], "gpus= names GPU 2, and this process sees 2, counted from 0, by CUDA_VISIBLE_DEVICES=3,5"),
+        ("3,-1,5", [1], "gpus= names GPU 1, and this process sees 1, counted from 0, by CUDA_VISIBLE_DEVICES=3,-1,5"),
+        (A, ["GPU-1"], f"gpus= names 'GPU-1', and this process sees {A} alone, by CUDA_VISIBLE_DEVICES"),
+        (f"{A},{B}", ["GPU-8932f9"], f"'GPU-8932f9' of gpus= could be {A} or {B}: write more of the id"),
+        (
+            f"0,{A}",
+            [[1, A]],
+            f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES=0,{A} gpus={[1, A]!r} are {A}, {A}",
+        ),
+    ],
+)
+def test_a_gpu_that_the_process_does_not_see_is_refused(variable, gpus, reason):
+    with pytest.raises(ConfigError) as refused:
+        stage(count, gpus=gpus).environments(GpusHere(variable, 8))
+    assert str(refused.value) == f"stage 'count': {reason}"
+
+
+# -- what is doubtful -------------------------------------------------------------------------------------------------
+
+
+def doubts(gpus, here, *, may_share=True):
+    return doubtful_gpus(stage(count, gpus=gpus).gpus, [], here, may_share=may_share)
+
+
+def test_numbers_beyond_what_the_driver_tells_of_are_doubtful():
+    assert doubts([0, [7, 8], 1], GpusHere(None, 2)) == [
+        f"gpus= names GPU {gpu}, counted from 0, and /proc/driver/nvidia/gpus has 2: its worker will not see that one"
+        for gpu in (7, 8)
+    ]
+
+
+@pytest.mark.parametrize("here", [ALL, GpusHere("5", 2), GpusHere(None, 8)])
+def test_nothing_is_said_where_nothing_can_be_counted_or_all_is_well(here):
+    assert doubts([0, 7, A], here) == []
+    assert doubtful_gpus((), ["", ""], here, may_share=False) == []
+
+
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_gpus_of_a_process_that_sees_none_are_doubtful(value):
+    (words,) = doubts([0, 7], GpusHere(value, 8))
+    assert words == (
+        f"gpus= gives it GPUs, and CUDA_VISIBLE_DEVICES={value!r}, with which this process was started, hides all of "
+        "them: its workers see none"
+    )
+    assert doubtful_gpus((), [value, value], GpusHere(value, 8), may_share=False) == []
 
 
 @pytest.mark.parametrize(
     "values",
-    [[], ["0"], ["0", "1"], ["", ""], ["-1", "-1"], ["-1,0", "-1,0"], ["NoDevFiles"] * 2, ["0", ""], ["0,1", "0"]],
+    [[], ["0"], ["0", "1"], ["", ""], ["-1", "-1"], ["-1,0", "-1,0"], ["NoDevFiles"] * 2, ["0", ""], ["0,1", "2"]],
 )
 def test_workers_that_see_no_gpu_or_each_its_own_share_none(values):
-    assert doubtful_sharing(values) == []
+    assert doubtful_gpus((), values, ALL, may_share=False) == []
 
 
 @pytest.mark.parametrize(
@@ -136,6 +245,7 @@ def test_workers_that_see_no_gpu_or_each_its_own_share_none(values):
         (["0", "0"], ["workers 0, 1 share CUDA_VISIBLE_DEVICES=0: "]),
         (["1", "0", "1", "1"], ["workers 0, 2, 3 share CUDA_VISIBLE_DEVICES=1: "]),
         (["0,1", "", "0,1"], ["workers 0, 2 share CUDA_VISIBLE_DEVICES=0,1: "]),
+        (["0,1", "1,2"], ["workers 0, 1 share CUDA_VISIBLE_DEVICES=1: "]),
         (["GPU-8932f937"] * 2, ["workers 0, 1 share CUDA_VISIBLE_DEVICES=GPU-8932f937: "]),
         (
             ["0", "1", "0", "1"],
@@ -144,9 +254,10 @@ def test_workers_that_see_no_gpu_or_each_its_own_share_none(values):
     ],
 )
 def test_workers_with_the_same_gpus_are_named_with_what_to_do(values, shared):
-    found = doubtful_sharing(values)
+    found = doubtful_gpus((), values, ALL, may_share=False)
     assert [words[: len(begin)] for words, begin in zip(found, shared, strict=True)] == shared
     for words in found:
         assert "memory is taken once for each worker" in words
         for remedy in ("gpus=", "start fewer", "max_batches=1", "env={'CUDA_VISIBLE_DEVICES': ''}"):
             assert remedy in words
+    assert doubtful_gpus((), values, ALL, may_share=True) == []

@@ -79,7 +79,7 @@ def test_a_worker_is_told_of_external_stages_beside_it():
 @pytest.mark.parametrize("inline", [True, False])
 def test_an_external_stage_is_planned_and_nobody_is_launched_for_it(inline):
     made = plan("svc", [external("out")], ServiceOptions(), cpus=None, inline=inline)
-    assert made.cores == [([], [])]
+    assert made.places == [[]]
     with pytest.raises(AssertionError, match="external"):
         made.launch[0](0)
 
@@ -141,6 +141,30 @@ def test_inline_takes_an_object_that_has_no_name(orders):
 def test_a_setup_argument_that_cannot_travel_is_refused(orders, inline):
     with pytest.raises(ConfigError, match="setup argument 'size' cannot be sent"):
         orders(stage(Embed, setup={"size": lambda: 1}), inline=inline)
+
+
+# -- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_doubtful_about_gpus_is_logged_once_at_the_start(monkeypatch, caplog):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    made = plan("svc", [stage(Embed, gpus=[1, 1])], ServiceOptions(), cpus=None, inline=False)
+    assert [place.variables for place in made.places[0]] == [{"CUDA_VISIBLE_DEVICES": "5"}] * 2
+    (line,) = caplog.messages
+    assert line.startswith("stage 'Embed': workers 0, 1 share CUDA_VISIBLE_DEVICES=5: their batches compete")
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with pytest.raises(ConfigError, match="this process sees 1, counted from 0, by CUDA_VISIBLE_DEVICES=3"):
+        plan("svc", [stage(Embed, gpus=[0, 1])], ServiceOptions(), cpus=None, inline=False)
+
+
+def test_threads_are_given_no_gpus_and_nothing_is_said_of_them(monkeypatch, caplog):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    made = plan("svc", [stage(Embed, gpus=[0, 0, 1])], ServiceOptions(), cpus=None, inline=True)
+    assert [place.variables for place in made.places[0]] == [{}] * 3
+    assert caplog.messages == []
 
 
 # -- cores and threads ------------------------------------------------------------------------------------------------
