@@ -315,6 +315,9 @@ class StageDescription(Protocol):
     def external(self) -> object:
         """What is known of workers that attach from outside; None where the service starts its own."""
 
+    def gpus_of(self, worker: int) -> Sequence[int | str]:
+        """The GPUs that a worker is given, as they were named; empty where nothing is said about GPUs."""
+
     @property
     def batch(self) -> Batch | None:
         """Its batch policy; None takes items one by one."""

@@ -10,7 +10,7 @@ from penstock.core.load_progress import loading_words
 from penstock.core.state import State
 from penstock.hosting.build import is_compiled, version_of
 from penstock.hosting.host_part import HostPart
-from penstock.hosting.servable import Servable, StageView, WorkerView
+from penstock.hosting.servable import Servable, StageDescription, StageView, WorkerView
 
 _WORST_FIRST = (
     State.FAILED,
@@ -65,7 +65,7 @@ def describe_service(service: Servable) -> dict[str, Any]:
     }
     if engine is None:
         return {**told, "queued": 0, "in_flight": 0, "bytes": 0, "stages": {}}
-    external = {spec.name for spec in service.stages if spec.external is not None}
+    specs = {spec.name: spec for spec in service.stages}
     return {
         **told,
         "state": engine.state,
@@ -73,11 +73,11 @@ def describe_service(service: Servable) -> dict[str, Any]:
         "queued": engine.queued,
         "in_flight": sum(stage.in_flight for stage in engine.stages),
         "bytes": engine.held_bytes,
-        "stages": {stage.name: _describe_stage(stage, external=stage.name in external) for stage in engine.stages},
+        "stages": {stage.name: _describe_stage(stage, specs[stage.name]) for stage in engine.stages},
     }
 
 
-def _describe_stage(stage: StageView, *, external: bool) -> dict[str, Any]:
+def _describe_stage(stage: StageView, spec: StageDescription) -> dict[str, Any]:
     return {
         "queued": stage.queued,
         "in_flight": stage.in_flight,
@@ -85,17 +85,18 @@ def _describe_stage(stage: StageView, *, external: bool) -> dict[str, Any]:
         "devices_lost": stage.counters.devices_lost,
         "progress_age_seconds": _rounded(stage.progress_age),
         "retry_in_seconds": _rounded(stage.retry_in_seconds),
-        "workers": [_describe_worker(worker, external=external) for worker in stage.workers],
+        "workers": [_describe_worker(worker, spec) for worker in stage.workers],
     }
 
 
-def _describe_worker(worker: WorkerView, *, external: bool) -> dict[str, Any]:
+def _describe_worker(worker: WorkerView, spec: StageDescription) -> dict[str, Any]:
     return {
         "index": worker.index,
         "state": worker.state,
-        "external": external,
+        "external": spec.external is not None,
         "language": printable(worker.language),
         "pid": worker.pid,
+        "gpus": list(spec.gpus_of(worker.index)),
         "restarts": worker.restarts,
         "busy_seconds": _rounded(worker.busy_seconds),
         "reason": worker.reason,

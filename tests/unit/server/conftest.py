@@ -172,6 +172,9 @@ class FakeStage:
     workers: int = 1
     external: Any = None
 
+    def gpus_of(self, worker):
+        return (2,)
+
     def signature(self):
         if self.external is not None:
             return Signature(self.external.item, self.external.result)

@@ -77,7 +77,7 @@ def test_of_several_stages_and_of_an_answer_that_cannot_be_written_any_answer_is
     ("accepts", "codec", "status"), [(("json",), Codec.JSON, 503), (("raw",), Codec.PICKLE, 200)], ids=["json", "raw"]
 )
 def test_an_answer_from_outside_is_compared_where_its_format_can_be_read(fakes, accepts, codec, status):
-    stage = external("e", item=bytes, result=bytes, accepts=accepts, examples=[Example(b"a", b"b")])
+    stage = external("echo", item=bytes, result=bytes, accepts=accepts, examples=[Example(b"a", b"b")])
     service = fakes.Service(examples=[1])
     service.stages = [stage]
     call = ask(fakes, fakes.app(service))

@@ -101,6 +101,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
                         "external": False,
                         "language": "",
                         "pid": 4711,
+                        "gpus": [2],
                         "restarts": 2,
                         "busy_seconds": 1.235,
                         "reason": "",
