@@ -25,6 +25,11 @@ FIRST_REST_SECONDS = 30.0
 LONGEST_REST_SECONDS = 300.0
 
 
+MEMORY_SECONDS = 30.0
+"""For how long after its end a process may hold memory: a driver frees that of a device late, and what the process has
+started may have some too."""
+
+
 class Backoff:
     """The delay before each next try: 0, 0.1 s, doubling to 30 s; `reset` starts over."""
 
@@ -69,6 +74,7 @@ class WorkerHealth:
         self._recycle_from = 0.0
         self._unwell = Backoff()
         self._unwell_from = 0.0
+        self._memory_from = 0.0
         self._begin()
 
     def _begin(self) -> None:
@@ -78,6 +84,18 @@ class WorkerHealth:
         """When the first of them was reported."""
         self._examining = False
         self._examine_from = 0.0
+
+    def made_room(self, now: float) -> None:
+        """The process before the next one has ended, or the server has started and others may have ended before it."""
+        self._memory_from = now + MEMORY_SECONDS
+
+    def memory_wait(self, now: float) -> float:
+        """In how many seconds a process that has found too little memory is started once more; 0: it has failed.
+
+        The last such start is when no memory is hoped for any more.
+        """
+        left = self._memory_from - now
+        return min(max(FIRST_DELAY_SECONDS, self.restart.next_delay()), left) if left > 0 else 0.0
 
     def batch_finished(self, *, succeeded: bool, failed: bool, now: float, on_trial: bool = False) -> Verdict:
         """Record a batch.

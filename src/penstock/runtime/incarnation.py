@@ -28,6 +28,9 @@ from penstock.worker.loop import work
 
 log = guarded_logger("penstock.runtime")
 
+LINGER_SECONDS = 10.0
+"""A process that was killed and is still there after so long is told of."""
+
 KILLED = describe_exit(-signal.SIGKILL)
 STACK_LOOK_SECONDS = 0.02
 STACK_LOOKS = 25
@@ -115,6 +118,8 @@ class ProcessIncarnation:
         self._process_alive = False
         self._last_read: Timer | None = None
         """Ends the reading of a dead worker's channel."""
+        self._lingers: Timer | None = None
+        """Tells that the process is still there, long after it was killed."""
         self._stacks: asyncio.Future[str] | None = None
         """The stacks that the worker was asked for, and has not told yet."""
         self._heard_of = False
@@ -174,6 +179,7 @@ class ProcessIncarnation:
 
     def kill(self, why: str | None) -> None:  # noqa: ARG002  # it cannot hear it
         self._ordered = True
+        self._watch_end()
         if self._process is None or self._process.kill() or not self._channel_open:
             return
         log.error(
@@ -263,11 +269,28 @@ class ProcessIncarnation:
         elif not self._closing:
             if not self._ordered and not self._process.exiting:
                 self._closed_channel = True
+            self._watch_end()
             self._process.kill()
             self._process.reap()
 
+    def _watch_end(self) -> None:
+        if self._lingers is None and self._process_alive:
+            self._lingers = self._clock.call_later(LINGER_SECONDS, self._tell_that_it_lingers)
+
+    def _tell_that_it_lingers(self) -> None:
+        log.warning(
+            "%s: its process (pid %s) was killed %g s ago and has not gone: the kernel still frees what it had, as the "
+            "memory of a device; the next one starts when it has gone",
+            self._name,
+            self.pid,
+            LINGER_SECONDS,
+        )
+
     def _report(self) -> None:
         self._reported = True
+        if self._lingers is not None:
+            self._lingers.cancel()
+            self._lingers = None
         if self._last_read is not None:
             self._last_read.cancel()
         assert self._process is not None

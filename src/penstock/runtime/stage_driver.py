@@ -620,6 +620,13 @@ class StageDriver:
         if self.stopping:
             self.hub.pool_changed(self, None)
             return
+        if end.problem is not None and end.problem.out_of_memory and not self.inline:
+            wait = worker.health.memory_wait(self._now())
+            if wait > 0:
+                self._start_when_there_is_memory(worker, end.problem, wait)
+                return
+        else:
+            worker.health.made_room(self._now())
         failure = None
         ends_start = end.problem is not None and not self.health.ever_ready
         if end.was_ready:
@@ -643,6 +650,19 @@ class StageDriver:
                 self.health.delay(worker.health.restart, self.live_workers, self._now(), innocent=end.innocent)
             )
         self.hub.pool_changed(self, failure)
+        self.hub.wake()
+
+    def _start_when_there_is_memory(self, worker: WorkerSlot, problem: Problem, wait: float) -> None:
+        """A worker found too little memory, which a process that has just ended may still hold: that is no failure."""
+        log.warning(
+            "%s: %s: a process that has just ended may still hold memory; tried again in %.1f s",
+            start_words(worker, problem),
+            short_reason(problem),
+            wait,
+        )
+        self.counters.restarts += 1
+        worker.restart_in(wait)
+        self.hub.pool_changed(self, None)
         self.hub.wake()
 
     def _reclaim(self, worker: WorkerSlot, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
@@ -695,6 +715,7 @@ class StageDriver:
         self._launch, self._places = launch, places
         self._started_at = self._now()
         for worker in self.workers:
+            worker.health.made_room(self._started_at)
             worker.start()
 
     def close(self) -> None:

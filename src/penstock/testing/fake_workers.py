@@ -152,13 +152,18 @@ class FakeIncarnation:
         self.say(Kind.READY)
 
     def fail_setup(
-        self, message: str = "no weights", type_name: str = "builtins.OSError", *, on_examples: bool = False
+        self,
+        message: str = "no weights",
+        type_name: str = "builtins.OSError",
+        *,
+        on_examples: bool = False,
+        out_of_memory: bool = False,
     ) -> None:
         """Say why the stage cannot be set up, or does not run its examples, and end."""
         if self.launch is None:
             self.greet()
         trace = f"Traceback (most recent call last):\n{message}"
-        problem = Problem(type_name, (type_name,), message, trace, on_examples=on_examples)
+        problem = Problem(type_name, (type_name,), message, trace, on_examples=on_examples, out_of_memory=out_of_memory)
         self.say(Kind.FAILED, pack(problem))
         self.die("exit status 1")
 

@@ -145,6 +145,8 @@ class Problem(msgspec.Struct, frozen=True):
     """`file:line` of the innermost frame of the traceback, or ""."""
     on_examples: bool = False
     """Whether a worker that did not start was set up, and failed on its examples."""
+    out_of_memory: bool = False
+    """Whether a worker that did not start found too little memory."""
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from penstock.transport.framing import Frame, Kind, encode_control, encode_short
 from penstock.transport.messages import Hello, Launch, Lost, pack, unpack
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
+from penstock.worker.device_errors import ran_out_of_memory
 from penstock.worker.loading import import_target
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import WATCHED_RESULTS, Runner
@@ -65,7 +66,9 @@ def work(
         on_examples = True
         _warm_up(launch, stage, runner, types)
     except USER_ERRORS as error:
-        problem = msgspec.structs.replace(describe_error(error), on_examples=on_examples)
+        problem = msgspec.structs.replace(
+            describe_error(error), on_examples=on_examples, out_of_memory=ran_out_of_memory(error)
+        )
         end.send(encode_control(Kind.FAILED, pack(problem)))
         return
     on_ready()

@@ -114,6 +114,57 @@ async def test_a_start_fails_after_five_deaths_of_each_worker(make_rig, caplog):
     assert caplog.text.count("ended before it was ready") == 5
 
 
+def find_no_memory(worker):
+    worker.fail_setup("4 GiB", "builtins.MemoryError", out_of_memory=True)
+
+
+async def test_a_start_that_finds_no_memory_is_tried_again_for_half_a_minute_and_then_fails(make_rig, caplog):
+    rig = make_rig(spec(name="a"))
+    starting = await rig.begin()
+    began, waits = rig.clock.now(), []
+    find_no_memory(rig.workers[-1])
+    while rig.clock.waiting:
+        assert len(rig.clock.waiting) == 1
+        waits += rig.clock.waiting
+        await rig.clock.advance(waits[-1])
+        find_no_memory(rig.workers[-1])
+        await rest()
+    assert [round(wait, 3) for wait in waits] == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 4.4]
+    assert rig.clock.now() == pytest.approx(began + 30.0)
+    assert str(reached(starting)).startswith(
+        "worker 0 of stage 'a' could not be set up: MemoryError: 4 GiB\n\nTraceback"
+    )
+    assert caplog.text.count("may still hold memory; tried again in ") == len(waits)
+    assert f"{words}: a process that has just ended" in caplog.text
+
+
+async def test_a_worker_that_finds_no_memory_behind_the_last_one_is_no_failure_of_its_stage(make_rig):
+    rig = await make_rig().start()
+    await rig.clock.advance(1000.0)
+    rig.workers[-1].die("signal SIGKILL")
+    call = await rig.call()
+    await rig.clock.advance(0.0)
+    for _ in range(7):
+        find_no_memory(rig.workers[-1])
+        await rig.clock.advance(rig.clock.waiting[0])
+        assert rig.engine.state is State.READY
+    rig.workers[-1].become_ready()
+    await rest()
+    rig.workers[-1].answer()
+    assert call.done
+
+
+async def test_a_worker_that_finds_no_memory_half_a_minute_later_counts_as_any_that_cannot_be_started(make_rig):
+    rig = await make_rig().start()
+    rig.workers[-1].die("signal SIGKILL")
+    await rig.clock.advance(0.0)
+    await rig.clock.advance(30.0)
+    for _ in range(5):
+        find_no_memory(rig.workers[-1])
+        await rig.clock.advance(rig.clock.waiting[0])
+    assert rig.engine.state is State.FAILED
+
+
 async def test_a_start_that_is_cancelled_leaves_nothing(make_rig):
     rig = make_rig()
     starting = await rig.begin()

@@ -17,7 +17,7 @@ from functools import partial
 import pytest
 
 from penstock.runtime import incarnation, stack_memory
-from penstock.runtime.incarnation import NOT_ASKED, ProcessIncarnation, ThreadIncarnation, WorkerStart
+from penstock.runtime.incarnation import LINGER_SECONDS, NOT_ASKED, ProcessIncarnation, ThreadIncarnation, WorkerStart
 from penstock.runtime.process import LAST_READ_SECONDS
 from penstock.runtime.stack_memory import StackMemory
 from penstock.testing.virtual_clock import VirtualClock, rest
@@ -123,6 +123,21 @@ async def test_frames_pass_both_ways(life):
     await rest()
     assert life.process.socket.recv(100) == b"hello"
     assert life.owner.told == [b"one", b"two"]
+
+
+async def test_a_process_that_was_killed_and_stays_is_told_of_once_and_waited_for(life, caplog):
+    await life.start()
+    life.incarnation.kill("why")
+    await life.clock.advance(LINGER_SECONDS - 0.001)
+    assert not caplog.records
+    await life.clock.advance(0.001)
+    (line,) = caplog.messages
+    assert "was killed 10 s ago and has not gone" in line
+    await life.clock.advance(100.0)
+    assert (life.owner.told, len(caplog.records)) == ([], 1)
+    life.process.end("signal SIGKILL")
+    await rest()
+    assert life.owner.told == ["signal SIGKILL"]
 
 
 async def test_the_end_is_told_once_after_the_last_frame(life):

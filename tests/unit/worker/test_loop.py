@@ -175,6 +175,18 @@ def test_a_stage_that_cannot_be_set_up_tells_why_and_the_worker_ends(where):
     assert problem.on_examples is (where not in {"__init__", "setup"})
 
 
+@pytest.mark.parametrize("error", [MemoryError("4 GiB"), OSError("4 GiB")])
+@pytest.mark.parametrize("where", ["setup", "predict"])
+def test_a_start_without_memory_is_told_as_that(where, error):
+    def fail(self, *args):
+        raise error
+
+    target = type("Large", (Stage,), {"examples": [1], "predict": lambda self, x: x, where: fail})
+    end = ScriptedEnd(launch())
+    work(end, target=target)
+    assert unpack(end.sent[-1].payloads[0], Problem).out_of_memory is isinstance(error, MemoryError)
+
+
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("where", ["setup", "preprocess", "predict", "postprocess"])
 def test_the_traceback_of_a_failed_start_begins_at_the_users_code(where, batched):
