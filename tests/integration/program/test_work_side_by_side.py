@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 
 import pytest
 from served import PENSTOCK, Program
 from waiting import until_now
 
+from night import tight
 from penstock import jobs
 
 SERVICES = """
@@ -77,6 +79,14 @@ def silent():
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+def soon(seconds, q, *given, **options):
+    """The result of a job that is submitted now: by night it is there within `seconds`."""
+    began = time.monotonic()
+    result = q.result(q.submit(*given, **options), timeout=20)
+    assert time.monotonic() - began <= tight(seconds)
+    return result
+
+
 @pytest.mark.parametrize("slow", ["gate", "dies"])
 def test_a_service_that_is_slow_or_restarts_holds_up_no_other(work, slow):
     with jobs.connect(work.url) as q:
@@ -86,7 +96,7 @@ def test_a_service_that_is_slow_or_restarts_holds_up_no_other(work, slow):
         if slow == "dies":
             until_now((work.folder / "died").exists, "the worker has died")
         for n in range(3):
-            assert q.result(q.submit(n, service="fast"), timeout=20) == 2 * n
+            assert soon(0.5, q, n, service="fast") == 2 * n
         assert not any(job.has_ended for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         (work.folder / "gate").touch()
@@ -103,8 +113,8 @@ def test_transfers_of_one_service_that_hang_hold_up_none_of_another(work, silent
         behind = q.submit_many([{"input_url": f"{silent}/{n}", "service": "gate"} for n in range(60)])
         until_now(lambda: q.stats().leased >= 4, "inputs are fetched")
         output = f"file://{work.folder}/out.json"
-        job = q.submit(input_url=f"file://{work.folder}/21.json", output=output, service="fast")
-        assert q.result(job, timeout=20) == output
+        source = f"file://{work.folder}/21.json"
+        assert soon(0.5, q, input_url=source, output=output, service="fast") == output
         assert not any(job.has_ended for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
@@ -118,8 +128,8 @@ def test_inputs_that_never_come_hold_up_no_job_that_has_its_own_or_has_it_elsewh
         )
         behind = q.submit_many([{"input_url": f"{silent}/{n}"} for n in range(60)])
         until_now(lambda: q.stats().leased, "inputs are fetched")
-        assert q.result(q.submit(4), timeout=20) == 8
-        assert q.result(q.submit(input_url=f"file://{work.folder}/21.json"), timeout=20) == 42
+        assert soon(1.0, q, 4) == 8
+        assert soon(2.0, q, input_url=f"file://{work.folder}/21.json") == 42
         assert not any(job.has_ended for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
@@ -133,7 +143,7 @@ def test_outputs_that_are_never_taken_hold_up_none_for_elsewhere(work, silent):
         behind = q.submit_many([{"input": n, "output": f"{silent}/{n}"} for n in range(60)])
         until_now(lambda: q.stats().leased == 60, "outputs are stored")
         output = f"file://{work.folder}/out.json"
-        assert q.result(q.submit(4, output=output), timeout=20) == output
+        assert soon(2.0, q, 4, output=output) == output
         assert not any(job.has_ended for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
