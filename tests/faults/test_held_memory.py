@@ -10,7 +10,7 @@ import os
 import signal
 
 import pytest
-from served import Server, serving
+from served import serving
 
 SOURCE = """
 import fcntl

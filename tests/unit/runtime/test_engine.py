@@ -131,9 +131,8 @@ async def test_a_start_that_finds_no_memory_is_tried_again_for_half_a_minute_and
         await rest()
     assert [round(wait, 3) for wait in waits] == [0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 4.4]
     assert rig.clock.now() == pytest.approx(began + 30.0)
-    assert str(reached(starting)).startswith(
-        "worker 0 of stage 'a' could not be set up: MemoryError: 4 GiB\n\nTraceback"
-    )
+    words = "worker 0 of stage 'a' could not be set up: MemoryError: 4 GiB"
+    assert str(reached(starting)).startswith(f"{words}\n\nTraceback")
     assert caplog.text.count("may still hold memory; tried again in ") == len(waits)
     assert f"{words}: a process that has just ended" in caplog.text
 
