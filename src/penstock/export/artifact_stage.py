@@ -3,9 +3,9 @@
 One call of `predict` takes these steps for a whole batch: encode the rows, run the graph, take the outputs apart.  A
 row that the features or the graph refuse is `InvalidItem` with its path, alone; the others go on.
 
-A graph may also raise, as at a category or an id that its table does not have, and then says nothing of rows.  So the
-batch is run again in halves.  Of a row that is left alone, each value is put into a probe: the graph answers every
-probe, so a value with which it fails there is the caller's fault.
+A graph may also raise, as at a category or an id that its table does not have, and then says nothing of rows.  The
+batch is run again in halves then.  Where a row is left alone, each of its values is put into a probe: the graph answers
+every probe, so a value with which it fails there is the caller's fault.
 """
 
 from __future__ import annotations
