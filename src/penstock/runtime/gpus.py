@@ -87,7 +87,10 @@ def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
     seen = visible(here.variable)
     if not seen:
         return here.variable
-    found = [_numbered(label, gpu, seen, here) if isinstance(gpu, int) else _named(label, gpu, seen) for gpu in gpus]
+    found = [
+        _named(label, str(gpu), seen) if number is None else _numbered(label, number, seen, here)
+        for gpu, number in zip(gpus, map(_number, gpus), strict=True)
+    ]
     if len(set(found)) != len(found):
         raise ConfigError(
             f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
@@ -106,7 +109,7 @@ def doubtful_gpus(gpus: Sequence[Gpus], values: Sequence[str], here: GpusHere, *
         may_share: whether several workers may have the same.
     """
     words = []
-    numbers = {gpu for each in gpus for gpu in each if isinstance(gpu, int)}
+    numbers = {number for each in gpus for number in map(_number, each) if number is not None}
     if gpus and here.variable is not None and not visible(here.variable):
         words.append(
             f"gpus= gives it GPUs, and {VARIABLE}={here.variable!r}, with which this process was started, hides all of "
@@ -138,6 +141,11 @@ def _sharing(values: Sequence[str]) -> list[str]:
         f"where they overlap work on the CPU, and a stage without a GPU has env={{'{VARIABLE}': ''}}"
         for workers, each in shared.items()
     ]
+
+
+def _number(gpu: int | str) -> int | None:
+    """The number of a GPU, which may be written as text; None for an id."""
+    return int(gpu) if str(gpu).isdecimal() else None
 
 
 def _numbered(label: str, number: int, seen: Sequence[str], here: GpusHere) -> str:

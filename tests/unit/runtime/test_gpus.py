@@ -164,6 +164,7 @@ def test_gpus_are_counted_where_the_driver_tells_of_them(tmp_path):
     ("variable", "gpus", "values"),
     [
         ("3,5", [0, 1], ["3", "5"]),
+        ("3,5", ["0", ["1", 0]], ["3", "5,3"]),
         ("3,5", [[1, 0]], ["5,3"]),
         ("3,-1,5", [0], ["3"]),
         (f"{A},{B}", [1, 0], [B, A]),
@@ -209,7 +210,7 @@ def doubts(gpus, here, *, may_share=True):
 
 
 def test_numbers_beyond_what_the_driver_tells_of_are_doubtful():
-    assert doubts([0, [7, 8], 1], GpusHere(None, 2)) == [
+    assert doubts([0, [7, "8"], 1], GpusHere(None, 2)) == [
         f"gpus= names GPU {gpu}, counted from 0, and /proc/driver/nvidia/gpus has 2: its worker will not see that one"
         for gpu in (7, 8)
     ]
