@@ -308,7 +308,7 @@ class Steps:
     async def _store(self, job: HeldWork, output: str, media: str) -> float | None:
         """Try once to store the output of `job`: the seconds until the next try, or None, and the attempt was ended."""
         claimed = job.claimed
-        self._enter(job, JobStep.UPLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+        self._enter(job, JobStep.UPLOAD)
         hit("before_upload")
         try:
             end = await self._spool.load(job)
@@ -317,6 +317,8 @@ class Steps:
                 return None
             if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
                 return 0.0  # lost: the next look at the lease says so; or unknown: it waits for a renewal
+            # Now, because the store may have been asked in vain for long, behind the calls of many others.
+            job.enter(JobStep.UPLOAD, self._clock.now(), self._options.download_timeout + STEP_GRACE_SECONDS)
             await self._threads[job.service].run(
                 partial(
                     self._transfers.write_output,

@@ -1168,6 +1168,22 @@ async def test_a_put_may_wait_for_the_store_for_longer_than_it_may_take_itself(b
     assert await is_done_once_the_store_is_back(work)
 
 
+async def test_the_limit_of_a_put_begins_with_the_answer_that_the_job_is_ours(bench):
+    work = await bench()
+    work.transfers.puts = True
+    work.submit(output="https://out/a")
+    await work.turn()
+    answered = held_back(work, lambda job: True)
+    work.engine.of("a").settle(b"6")
+    await work.turn(100.0)
+    (job,) = work.consumer.holding.jobs()
+    overdue = job.overdue(work.clock.now())
+    answered.set()
+    await work.turn(5.0)
+    assert not overdue
+    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {})
+
+
 async def test_a_file_that_was_fetched_may_wait_for_a_renewal_for_longer_than_a_fetch_may_take(bench):
     work = await bench(fake_service(Measure))
     work.transfers.inputs["https://in/a"] = b"12345"
