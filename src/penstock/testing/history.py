@@ -16,6 +16,8 @@ What is checked, of jobs that are not purged:
   holder's own claim does not take it.
 * I6: nobody holds more than may be held.
 * I7: the calls of one model never overlap.
+* I8: a claim hands out what its rooms have place for: jobs of their services and kinds, and of each host its share.
+* I9: a claim hands out a job from each room that has place for one that waits.
 
 A judgement is passed only where the log leaves no doubt: an act takes place at some moment between its two lines, and
 one without its second line may have been done or not.

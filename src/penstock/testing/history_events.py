@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from penstock.jobs.store import Room
+
 
 class Act(StrEnum):
     """What somebody did."""
@@ -31,6 +33,8 @@ class Act(StrEnum):
     """Told how an attempt ended: a commit, a release or a failure."""
     CANCEL = "cancel"
     RETRY = "retry"
+    PAUSE = "pause"
+    RESUME = "resume"
     CALL = "call"
     """Had the model run for jobs."""
     MOVE = "move"
@@ -48,6 +52,10 @@ class Part(msgspec.Struct, frozen=True, omit_defaults=True):
     run: int = 0
     size: int = 0
     """The bytes of the input, of a claim."""
+    service: str = ""
+    """The service that the job is for, of a claim."""
+    host: str = ""
+    """Where the input is, of a claim; "" in the store."""
     to: str = ""
     """The state told to the store, of an ending."""
     cause: str = ""
@@ -72,6 +80,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """The seconds asked for, of a claim and a renewal."""
     stage: str = ""
     """Which model, of a call."""
+    rooms: tuple[Room, ...] | None = None
+    """The rooms, of a claim, in its first line; None where they are not known."""
     parts: tuple[Part, ...] = ()
 
 
@@ -117,13 +127,22 @@ class EventLog:
         self._calls = count()
         self._mark = os.urandom(4).hex()
 
-    def begin(self, act: Act, parts: Iterable[Part] = (), *, lease: float = 0.0, stage: str = "") -> EndOfAct:
+    def begin(
+        self,
+        act: Act,
+        parts: Iterable[Part] = (),
+        *,
+        lease: float = 0.0,
+        stage: str = "",
+        rooms: Iterable[Room] | None = None,
+    ) -> EndOfAct:
         """Write that `act` begins; the function returned writes that it has ended.
 
         Where that is never called, the act has no end.
         """
         event = Event(act, f"{self._mark}-{next(self._calls)}", self.process, self._now(), False, lease, stage)
-        begun = msgspec.structs.replace(event, parts=tuple(parts))
+        asked = None if rooms is None else tuple(room._replace(at_hosts=dict(room.at_hosts)) for room in rooms)
+        begun = msgspec.structs.replace(event, parts=tuple(parts), rooms=asked)
         self._write_line(begun)
 
         def end(became: Iterable[Part] | None = None) -> None:

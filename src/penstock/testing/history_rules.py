@@ -1,4 +1,4 @@
-"""The rules that a history keeps, I1 to I7.  See `penstock.testing.history`.
+"""The rules that a history keeps, I1 to I7, and the list of all.  See `penstock.testing.history`.
 
 Each is a function that gives every breach it is sure of.
 """
@@ -15,6 +15,11 @@ from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer
 from penstock.testing.history_events import Act, Deed, Event, Part
 from penstock.testing.history_index import Bounds, Breach, History
+from penstock.testing.history_rooms import (
+    claims_keep_to_their_rooms,
+    hosts_keep_to_their_shares,
+    no_room_holds_up_another,
+)
 
 # -- I1 ---------------------------------------------------------------------------------------------------------------
 
@@ -254,4 +259,7 @@ RULES: tuple[Callable[[History, Bounds], Iterator[Breach]], ...] = (
     holders_renew,
     bounds_are_kept,
     models_run_alone,
+    claims_keep_to_their_rooms,
+    hosts_keep_to_their_shares,
+    no_room_holds_up_another,
 )

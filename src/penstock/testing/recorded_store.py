@@ -84,11 +84,15 @@ class RecordedStore:
 
     def pause(self) -> None:
         """See `Store`."""
+        end = self._log.begin(Act.PAUSE)
         self._store.pause()
+        end()
 
     def resume(self) -> None:
         """See `Store`."""
+        end = self._log.begin(Act.RESUME)
         self._store.resume()
+        end()
 
     def stats(self) -> Stats:
         """See `Store`."""
@@ -102,9 +106,12 @@ class RecordedStore:
         """See `Store`."""
         if given_up:
             self._log.begin(Act.GIVE_UP, [Part(*hold) for hold in given_up])()
-        end = self._log.begin(Act.CLAIM, lease=lease)
+        end = self._log.begin(Act.CLAIM, lease=lease, rooms=rooms)
         claimed = self._store.claim(holder, lease=lease, rooms=rooms, given_up=given_up)
-        end(Part(job.id, job.fence, job.run, len(job.body), answer="ok") for job in claimed)
+        end(
+            Part(job.id, job.fence, job.run, len(job.body), service=job.service, host=job.host, answer="ok")
+            for job in claimed
+        )
         return claimed
 
     def renew(self, holds: Sequence[Hold], lease: float) -> list[Renewed]:

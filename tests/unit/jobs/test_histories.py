@@ -14,7 +14,7 @@ from itertools import count
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from night import examples
 from penstock.errors import JobConflict, StoreUnavailable
@@ -28,6 +28,13 @@ LEASE = 10.0
 BEAT = 3.0
 """Seconds between two renewals."""
 MOST_HELD = 3
+"""Of the jobs of a room whose input is in the store."""
+MOST_FETCHED = 2
+OF_HOST = 1
+MOST_BYTES = 1000
+TOGETHER = (("", "b"),)
+APART = (("",), ("b",))
+"""The services of the rooms that consumers claim with."""
 PLACE = "file:///out/x"
 
 
@@ -64,6 +71,7 @@ class World:
     def finish(self):
         """Wake who stands still, let everybody else die, and have one consumer do what is left."""
         self.away = False
+        self.submitter.resume()
         for consumer in self.consumers:
             consumer.resume()
         self.pass_time(BEAT)
@@ -81,7 +89,12 @@ class World:
             self.pass_time(LEASE)
 
     def check(self, **options):
-        check_history(read_events(self.lines), self.store.list_jobs(None, 1000, None), most_held=MOST_HELD, **options)
+        check_history(
+            read_events(self.lines),
+            self.store.list_jobs(None, 1000, None),
+            most_held=2 * (MOST_HELD + MOST_FETCHED),
+            **options,
+        )
 
 
 class Reached:
@@ -106,6 +119,8 @@ class Consumer:
         self.store = RecordedStore(Reached(world), self.log)
         self.held = {}
         """The local deadline of each hold."""
+        self.jobs = {}
+        """What it was handed, by hold."""
         self.computed = set()
         self.awake = True
         self.woken = None
@@ -117,23 +132,31 @@ class Consumer:
             for hold in list(self.held):
                 self.commit(hold)
 
-    def claim(self):
+    def claim(self, rooms=None):
         """What it is handed; None where the store does not answer."""
         asked = self.world.now
         try:
-            claimed = self.store.claim(self.name, lease=LEASE, rooms=self.rooms())
+            claimed = self.store.claim(self.name, lease=LEASE, rooms=self.rooms() if rooms is None else rooms)
         except StoreUnavailable:
             return None
         self.held.update({job.hold: asked + LEASE for job in claimed})
+        self.jobs.update({job.hold: job for job in claimed})
         return [job.id for job in claimed]
 
-    def claim_without_an_answer(self):
+    def claim_without_an_answer(self, rooms):
         """Ask for jobs, and never hear that they are its own."""
-        self.log.begin(Act.CLAIM, lease=LEASE)
-        return [job.id for job in self.world.store.claim(self.name, lease=LEASE, rooms=self.rooms())]
+        self.log.begin(Act.CLAIM, lease=LEASE, rooms=rooms)
+        return [job.id for job in self.world.store.claim(self.name, lease=LEASE, rooms=rooms)]
 
-    def rooms(self):
-        return [Room(("",), MOST_HELD - len(self.held), 1000)]
+    def rooms(self, groups=APART):
+        """Rooms for each group of services, and of each kind."""
+        rooms = []
+        for services in groups:
+            held = [job for hold, job in self.jobs.items() if hold in self.held and job.service in services]
+            hosts = Counter(job.host for job in held if job.host)
+            rooms.append(Room(services, MOST_HELD - (len(held) - hosts.total()), MOST_BYTES))
+            rooms.append(Room(services, MOST_FETCHED - hosts.total(), 0, OF_HOST, hosts))
+        return [room for room in rooms if room.jobs > 0]
 
     def renew(self):
         holds, asked = list(self.held), self.world.now
@@ -211,9 +234,10 @@ class Consumer:
 class PlainJob:
     """What the contract says of a job, in as few words as it takes."""
 
-    def __init__(self, priority, due, deadline, turn) -> None:
+    def __init__(self, new, due, turn) -> None:
         self.state, self.run, self.fence, self.attempts = "waiting" if due is None else "scheduled", 1, 0, Counter()
-        self.priority, self.due, self.deadline, self.turn = priority, due, deadline, turn
+        self.priority, self.due, self.deadline, self.turn = new.priority, due, new.deadline, turn
+        self.service, self.host, self.size = new.service, new.host, len(new.body)
         self.lease_ends, self.cancel, self.holder = 0.0, False, ""
 
     def look(self, now):
@@ -221,6 +245,11 @@ class PlainJob:
             self.state = "waiting"
         if self.state in ("scheduled", "waiting") and self.deadline is not None and now >= self.deadline:
             self.state = "expired"
+
+    def is_for(self, room, now):
+        """Whether a room may have it."""
+        free = self.state == "waiting" or (self.state == "leased" and now >= self.lease_ends)
+        return free and self.service in room.services and bool(self.host) == bool(room.of_host)
 
     def claimed(self, now, holder):
         """Whether a claim gets it."""
@@ -243,12 +272,30 @@ class PlainJob:
         return self.state, self.run, dict(self.attempts), self.fence
 
 
+SUBMITTED = st.fixed_dictionaries(
+    {
+        "priority": st.integers(0, 1),
+        "delay": st.sampled_from([0.0, 0.0, 4.0]),
+        "patience": st.sampled_from([None, None, 1.0, 30.0]),
+        "output": st.sampled_from([None, PLACE]),
+        "service": st.sampled_from(["", "", "b"]),
+        "given": st.sampled_from([b"", b"x" * 600, "https://x/1", "HTTPS://y/2", "s3://z/3"]),
+    }
+)
+
+
+GROUPS = st.sampled_from([APART, APART[::-1], APART[:1], TOGETHER])
+KINDS = st.sampled_from([slice(None), slice(None, None, -1), slice(0, None, 2), slice(1, None, 2)])
+"""Which of the rooms that a consumer has it claims with, and in which order."""
+
+
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
         self.model = {}
         self.turns = count()
+        self.paused = False
         self.watch_store()
         for _ in range(2):
             self.world.start()
@@ -287,48 +334,86 @@ class Machine(RuleBasedStateMachine):
         ids = list(self.model)
         return ids[number % len(ids)] if ids else None
 
-    @rule(
-        priority=st.integers(0, 1),
-        delay=st.sampled_from([0.0, 0.0, 4.0]),
-        patience=st.sampled_from([None, None, 1.0, 30.0]),
-        output=st.sampled_from([None, PLACE]),
-    )
-    def submit(self, priority, delay, patience, output):
+    @initialize(jobs=st.lists(SUBMITTED, min_size=4, max_size=8))
+    def submit_some(self, jobs):
+        """Most rules do nothing without jobs."""
+        for job in jobs:
+            self.submit_one(**job)
+
+    @rule(job=SUBMITTED)
+    def submit(self, job):
+        self.submit_one(**job)
+
+    def submit_one(self, priority, delay, patience, output, service, given):
         name, now = f"job-{len(self.model)}", self.world.now
         deadline = None if patience is None else now + patience
-        self.model[name] = PlainJob(priority, now + delay if delay else None, deadline, next(self.turns))
-        self.world.submitter.submit([NewJob(name, priority=priority, delay=delay, deadline=deadline, output=output)])
+        where = {"body": given} if isinstance(given, bytes) else {"input_url": given}
+        options = {"priority": priority, "delay": delay, "deadline": deadline, "output": output, "service": service}
+        new = NewJob(name, **where, **options)
+        self.model[name] = PlainJob(new, now + delay if delay else None, next(self.turns))
+        self.world.submitter.submit([new])
 
     @rule(number=st.integers(0, 9))
     def submit_again(self, number):
         if (name := self.job(number)) is not None:
             self.world.submitter.submit([NewJob(name)])
 
-    def expected(self, consumer):
+    def expected(self, consumer, rooms):
         """What a claim gets."""
-        now, room, found = self.world.now, MOST_HELD - len(consumer.held), []
-        for name, job in sorted(self.model.items(), key=lambda pair: (-pair[1].priority, pair[1].turn)):
-            job.look(now)
-            if len(found) < room and job.claimed(now, consumer.name):
-                found.append(name)
+        found = []
+        for job in self.model.values():
+            job.look(self.world.now)
+        for room in () if self.paused else rooms:
+            found += self.expected_from(room, consumer)
         return found
 
-    @rule(number=st.integers(0, 9), how=st.sampled_from(["", "", "late", "unanswered"]))
-    def claim(self, number, how):
+    def expected_from(self, room, consumer):
+        now, at_hosts, size, found = self.world.now, Counter(room.at_hosts), 0, []
+        for name, job in sorted(self.model.items(), key=lambda pair: (-pair[1].priority, pair[1].turn)):
+            if not job.is_for(room, now) or (job.host and at_hosts[job.host] >= room.of_host):
+                continue
+            if len(found) == room.jobs or (found and size + job.size > room.nbytes):
+                break
+            if job.claimed(now, consumer.name):
+                found.append(name)
+                at_hosts[job.host] += 1
+                size += job.size
+        return found
+
+    @rule(number=st.integers(0, 9), how=st.sampled_from(["", "late", "unanswered"]), groups=GROUPS, kinds=KINDS)
+    def claim(self, number, how, groups, kinds):
         """A late one was sent before the consumer knew that it had stood still, or the store been away."""
-        consumer = self.awake(number)
+        self.claim_by(self.awake(number), how, groups, kinds)
+
+    @rule(groups=GROUPS, kinds=KINDS, then=st.sampled_from(["", "commit", "fail", "release"]))
+    def all_claim_and_work(self, groups, kinds, then):
+        """Each consumer that is awake."""
+        for consumer in [consumer for consumer in self.world.consumers if consumer.awake]:
+            self.claim_by(consumer, "", groups, kinds)
+            for hold in list(consumer.held)[: 2 if then else 0]:
+                consumer.compute(hold)
+                getattr(consumer, then)(hold)
+
+    def claim_by(self, consumer, how, groups, kinds):
         if how != "late":
             consumer.catch_up()
+        rooms = consumer.rooms(groups)[kinds]
         if self.world.away:
-            assert consumer.claim() is None
-        elif how == "unanswered":
-            expected = self.expected(consumer)
-            assert consumer.claim_without_an_answer() == expected
-        else:
-            expected = self.expected(consumer)
-            assert consumer.claim() == expected
+            assert consumer.claim(rooms) is None
+            return
+        expected = self.expected(consumer, rooms)
+        claim = consumer.claim_without_an_answer if how == "unanswered" else consumer.claim
+        assert claim(rooms) == expected
 
-    @rule(away=st.booleans())
+    @rule(paused=st.sampled_from([False, False, True]))
+    def pause_or_resume(self, paused):
+        self.paused = paused
+        if paused:
+            self.world.submitter.pause()
+        else:
+            self.world.submitter.resume()
+
+    @rule(away=st.sampled_from([False, False, True]))
     def lose_or_find_the_store(self, away):
         self.world.away = away
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 import pytest
 
@@ -44,6 +45,25 @@ def test_each_act_is_a_line_before_it_and_a_line_after_it(store, lines):
         (Part("a", fence=1, to="succeeded", answer="ok"),),
     ]
     assert [done.begun.lease for done in pair_up(events)] == [0.0, 30.0, 20.0, 0.0]
+
+
+def test_a_claim_is_written_down_with_its_rooms_and_what_its_jobs_are_for(store, lines):
+    store.submit([NewJob("a", service="s", input_url="https://x/a"), NewJob("b", service="t", body=b"1")])
+    rooms = [Room(("s", ""), 1, 2, 3, Counter({"https://x": 1})), Room(("t",), 4, 5)]
+    store.claim("h", lease=30.0, rooms=rooms)
+    store.claim("h", lease=30.0, rooms=[])
+    (_, first, second) = pair_up(read_events(lines))
+    assert (first.begun.rooms, second.begun.rooms) == (tuple(rooms), ())
+    assert [(part.job, part.service, part.host) for part in first.parts] == [("a", "s", "https://x"), ("b", "t", "")]
+
+
+def test_a_pause_is_written_down_with_its_end(store, lines):
+    store.pause()
+    store.resume()
+    assert [(done.begun.act, done.ended is not None) for done in pair_up(read_events(lines))] == [
+        (Act.PAUSE, True),
+        (Act.RESUME, True),
+    ]
 
 
 def test_what_the_store_refuses_was_nothing_to_any_job(store, lines):
