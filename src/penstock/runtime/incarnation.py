@@ -275,7 +275,8 @@ class ProcessIncarnation:
 
     def _watch_end(self) -> None:
         if self._lingers is None and self._process_alive:
-            self._lingers = self._clock.call_later(LINGER_SECONDS, self._tell_that_it_lingers)
+            with contextlib.suppress(RuntimeError):  # in a fork of this process no event loop runs: nothing is ended
+                self._lingers = self._clock.call_later(LINGER_SECONDS, self._tell_that_it_lingers)
 
     def _tell_that_it_lingers(self) -> None:
         log.warning(
