@@ -6,6 +6,7 @@ import asyncio
 import os
 import platform
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,12 @@ async def test_each_worker_sees_its_gpus_before_it_imports_anything(monkeypatch)
     assert seen == expected
     async with ps.Service(stages.WhichGpus) as service:
         assert await service.predict(1) == (0, "5,7,9", "5,7,9", ())
+
+
+async def test_nobody_handles_the_error_of_a_failed_start_any_more(tmp_path):
+    with pytest.raises(ps.StartFailed):
+        await ps.Service(ps.stage(stages.SpawnsThenFails, setup={"folder": str(tmp_path)})).start()
+    assert sys.exception() is None
 
 
 async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):

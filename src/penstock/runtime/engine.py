@@ -379,6 +379,7 @@ class Engine:
         self._pin(plan.allowed)
         self._flow.begin(self._loop)
         self._phase = State.READY
+        failure: BaseException | None = None
         try:
             await self._open_door()
             self._started = self._loop.create_future()
@@ -386,13 +387,16 @@ class Engine:
                 stage.start(launch, places)
             self._look_whether_started()
             await self._started
-        except BaseException:
-            # Also where `start` is cancelled: nothing that was started may stay.  This is no `finally`: in compiled
-            # code, an `await` in a `finally` loses the exception that led there.
-            await asyncio.shield(self.stop(drain=0))
-            raise
+        except BaseException as error:  # noqa: BLE001  # raised below; also where `start` is cancelled
+            failure = error
+        try:
+            if failure is not None:
+                # Nothing that was started may stay.  It is awaited behind the handler: in compiled code an error in
+                # whose handler something is awaited stays the one that the thread handles, and the context of others.
+                await asyncio.shield(self.stop(drain=0))
+                raise failure
         finally:
-            self._started = None
+            self._started = failure = None
 
     def _begin_memory(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
