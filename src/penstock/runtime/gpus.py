@@ -87,10 +87,7 @@ def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
     seen = visible(here.variable)
     if not seen:
         return here.variable
-    found = [
-        _named(label, str(gpu), seen) if number is None else _numbered(label, number, seen, here)
-        for gpu, number in zip(gpus, map(_number, gpus), strict=True)
-    ]
+    found = [_seen_as(label, gpu, seen, here) for gpu in gpus]
     if len(set(found)) != len(found):
         raise ConfigError(
             f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
@@ -148,7 +145,11 @@ def _number(gpu: int | str) -> int | None:
     return int(gpu) if str(gpu).isdecimal() else None
 
 
-def _numbered(label: str, number: int, seen: Sequence[str], here: GpusHere) -> str:
+def _seen_as(label: str, gpu: int | str, seen: Sequence[str], here: GpusHere) -> str:
+    """A GPU as the variable of this process has it, or an id as it was given."""
+    number = _number(gpu)
+    if number is None:
+        return _known(label, str(gpu), seen)
     if number < len(seen):
         return seen[number]
     raise ConfigError(
@@ -157,8 +158,8 @@ def _numbered(label: str, number: int, seen: Sequence[str], here: GpusHere) -> s
     )
 
 
-def _named(label: str, name: str, seen: Sequence[str]) -> str:
-    """`name`, as it was given; CUDA takes the beginning of an id that no other GPU's id has."""
+def _known(label: str, name: str, seen: Sequence[str]) -> str:
+    """The id `name`, which is seen; CUDA takes the beginning of an id that no other GPU's id has."""
     ids = [each for each in seen if not each.isdecimal()]
     alike = [each for each in ids if each.startswith(name) or name.startswith(each)]
     if len(alike) == 1 or len(ids) < len(seen):  # what has a number there has an id that is not known here

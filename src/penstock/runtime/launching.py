@@ -18,7 +18,7 @@ from penstock.runtime.spec import StageSpec
 from penstock.transport.messages import Launch, StageRef
 from penstock.worker.loading import adopt_main, pack_setup, reference
 
-log = guarded_logger("penstock")
+log = guarded_logger("penstock.runtime")
 
 
 class WorkerPlace(NamedTuple):
@@ -66,15 +66,13 @@ def plan(
     if inline:  # threads have the environment of this process, and see its GPUs
         environments: list[list[dict[str, str]]] = [[{}] * spec.workers for spec in specs]
     else:
-        environments = [_environments(spec, gpus_here(os.environ)) for spec in specs]
+        here = gpus_here(os.environ)
+        environments = [spec.environments(here) for spec in specs]
+        for spec in specs:
+            for words in doubts_about_gpus(spec, here):
+                log.warning("stage %r: %s", spec.name, words)
     places = [list(map(WorkerPlace, *each, extra)) for each, extra in zip(cores, environments, strict=True)]
     return Plan(allowed, launch, places)
-
-
-def _environments(spec: StageSpec, here: GpusHere) -> list[dict[str, str]]:
-    for words in doubts_about_gpus(spec, here):
-        log.warning("stage %r: %s", spec.name, words)
-    return spec.environments(here)
 
 
 def doubts_about_gpus(spec: StageSpec, here: GpusHere) -> list[str]:
@@ -83,7 +81,7 @@ def doubts_about_gpus(spec: StageSpec, here: GpusHere) -> list[str]:
     Raises:
         ConfigError: there is no such GPU.
     """
-    values = [{**os.environ, **extra}.get(VARIABLE, "") for extra in spec.environments(here)]
+    values = [extra.get(VARIABLE, here.variable or "") for extra in spec.environments(here)]
     # With `max_batches=1` one of them computes at a time, and whoever wrote so knows that they share.
     return doubtful_gpus(spec.gpus, values, here, may_share=spec.options.max_batches == 1)
 
