@@ -23,8 +23,6 @@ FAILED_AFTER_RECYCLES = 3
 FIRST_REST_SECONDS = 30.0
 """How long a stage rests the first time it failed in this way; each time that follows is twice as long."""
 LONGEST_REST_SECONDS = 300.0
-
-
 MEMORY_SECONDS = 30.0
 """For how long after its end a process may hold memory: a driver frees that of a device late, and what the process has
 started may have some too."""
@@ -75,6 +73,7 @@ class WorkerHealth:
         self._unwell = Backoff()
         self._unwell_from = 0.0
         self._memory_from = 0.0
+        """When a process that finds too little memory has failed by that."""
         self._begin()
 
     def _begin(self) -> None:

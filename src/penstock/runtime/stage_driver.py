@@ -620,16 +620,17 @@ class StageDriver:
         if self.stopping:
             self.hub.pool_changed(self, None)
             return
-        if end.problem is not None and end.problem.out_of_memory and not self.inline:
-            wait = worker.health.memory_wait(self._now())
-            if wait > 0:
-                self._start_when_there_is_memory(worker, end.problem, wait)
-                return
-        else:
-            worker.health.made_room(self._now())
         failure = None
-        ends_start = end.problem is not None and not self.health.ever_ready
-        if end.was_ready:
+        wait = self._memory_wait(worker, end.problem)
+        ends_start = not wait and end.problem is not None and not self.health.ever_ready
+        if wait and end.problem is not None:
+            log.warning(
+                "%s: %s: a process that has just ended may still hold memory; tried again in %.1f s",
+                start_words(worker, end.problem),
+                short_reason(end.problem),
+                wait,
+            )
+        elif end.was_ready:
             # What we ended ourselves was told with its reason before, and must not look as if the system had done it.
             log.log(logging.INFO if end.innocent else logging.ERROR, "%s ended: %s", worker, end.reason)
         else:
@@ -647,23 +648,17 @@ class StageDriver:
         if not ends_start:
             self.counters.restarts += 1
             worker.restart_in(
-                self.health.delay(worker.health.restart, self.live_workers, self._now(), innocent=end.innocent)
+                wait or self.health.delay(worker.health.restart, self.live_workers, self._now(), innocent=end.innocent)
             )
         self.hub.pool_changed(self, failure)
         self.hub.wake()
 
-    def _start_when_there_is_memory(self, worker: WorkerSlot, problem: Problem, wait: float) -> None:
-        """A worker found too little memory, which a process that has just ended may still hold: that is no failure."""
-        log.warning(
-            "%s: %s: a process that has just ended may still hold memory; tried again in %.1f s",
-            start_words(worker, problem),
-            short_reason(problem),
-            wait,
-        )
-        self.counters.restarts += 1
-        worker.restart_in(wait)
-        self.hub.pool_changed(self, None)
-        self.hub.wake()
+    def _memory_wait(self, worker: WorkerSlot, problem: Problem | None) -> float:
+        """In how many seconds a worker is started again that found memory still taken, which is no failure; else 0."""
+        if problem is not None and problem.out_of_memory and not self.inline:
+            return worker.health.memory_wait(self._now())
+        worker.health.made_room(self._now())
+        return 0.0
 
     def _reclaim(self, worker: WorkerSlot, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
         self.queue.lost(worker.index, self._now())
