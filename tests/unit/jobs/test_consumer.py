@@ -1130,11 +1130,9 @@ async def test_the_tenth_transfer_that_fails_ends_the_run(one_job):
     assert work.job().error.message == "slow"
 
 
-async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(bench):
-    work = await bench()
+async def test_a_put_is_made_only_after_the_store_has_said_that_the_job_is_ours(one_job):
+    work = await one_job(output="https://out/a")
     work.transfers.puts = True
-    work.submit(output="https://out/a")
-    await work.turn()
     work.lose_store()
     work.engine.of("a").settle(b"6")
     await work.turn(5.0)
@@ -1158,21 +1156,17 @@ async def is_done_once_the_store_is_back(work):
     return (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {})
 
 
-async def test_a_put_may_wait_for_the_store_for_longer_than_it_may_take_itself(bench):
-    work = await bench()
+async def test_a_put_may_wait_for_the_store_for_longer_than_it_may_take_itself(one_job):
+    work = await one_job(output="https://out/a")
     work.transfers.puts = True
-    work.submit(output="https://out/a")
-    await work.turn()
     work.lose_store()
     work.engine.of("a").settle(b"6")
     assert await is_done_once_the_store_is_back(work)
 
 
-async def test_the_limit_of_a_put_begins_with_the_answer_that_the_job_is_ours(bench):
-    work = await bench()
+async def test_the_limit_of_a_put_begins_with_the_answer_that_the_job_is_ours(one_job):
+    work = await one_job(output="https://out/a")
     work.transfers.puts = True
-    work.submit(output="https://out/a")
-    await work.turn()
     answered = held_back(work, lambda job: True)
     work.engine.of("a").settle(b"6")
     await work.turn(100.0)
