@@ -141,7 +141,7 @@ def _describe(service: Service) -> Iterator[Finding]:
 
 
 def _gpus(what: str, spec: StageSpec) -> Iterator[Finding]:
-    """What there is to say of the GPUs of a stage's workers."""
+    """Findings about the GPUs of a stage's workers."""
     try:
         for words in doubts_about_gpus(spec, gpus_here(os.environ)):
             yield Finding(what, note=words, warning=True)
