@@ -132,13 +132,13 @@ async def test_workers_are_pinned_to_their_cores_and_threads_follow(monkeypatch)
 async def test_thread_counts_are_the_cores_divided_by_the_workers_unless_the_user_chose(monkeypatch):
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("BLIS_NUM_THREADS", "7")
     cores = len(os.sched_getaffinity(0))
     for workers in (1, 2):
         async with ps.Service(ps.stage(stages.Act, workers=workers, env={"MKL_NUM_THREADS": "9"})) as service:
             env = (await service.predict(("facts",)))["env"]
         assert env["OPENBLAS_NUM_THREADS"] == str(max(1, cores // workers))
-        assert (env["OMP_NUM_THREADS"], env["MKL_NUM_THREADS"]) == ("7", "9")
+        assert (env["BLIS_NUM_THREADS"], env["MKL_NUM_THREADS"]) == ("7", "9")
 
 
 @linux

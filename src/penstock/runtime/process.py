@@ -44,14 +44,18 @@ PF_EXITING = 0x4
 def worker_environment(threads: int, extra: Mapping[str, str]) -> dict[str, str]:
     """The environment of a worker: this process's, thread counts that fit its cores, and `extra` on top.
 
+    Where there is an OMP_NUM_THREADS, every library gets that count: most read it where their own variable is not set.
     A PYTHONPATH in `extra` is for the stage and what it starts; the worker itself finds this package first.
     """
-    defaults = dict.fromkeys(THREAD_VARIABLES, str(threads))
+    given = {**os.environ, **extra}
+    # A list has a count for each level of nesting, and its first is that of the outermost.
+    count = given.get("OMP_NUM_THREADS", "").partition(",")[0].strip() or str(threads)
+    defaults = dict.fromkeys(THREAD_VARIABLES, count)
     # A PYTHONPATH that leads to this very package: the worker takes it out again as soon as it runs.
     package_root = str(Path(__file__).resolve().parents[2])
     before = os.environ.get("PYTHONPATH")
     path = package_root if not before else os.pathsep.join((package_root, before))
-    merged = {**defaults, **os.environ, **extra}
+    merged = {**defaults, **given}
     merged.pop(PYTHONPATH_OF_STAGE, None)
     if "PYTHONPATH" in merged:
         merged[PYTHONPATH_OF_STAGE] = merged["PYTHONPATH"]

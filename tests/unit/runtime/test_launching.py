@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.affinity import allowed_cores, check_cores
 from penstock.runtime.external_spec import external
 from penstock.runtime.launching import launcher, plan, search_path, worker_cores
-from penstock.runtime.process import THREAD_VARIABLES, worker_environment
+from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import stage
 from penstock.transport.messages import StageRef
 from penstock.worker.stage import Stage
@@ -193,15 +193,6 @@ def test_the_allowed_cores_are_those_of_this_process():
 
 
 # -- environment ------------------------------------------------------------------------------------------------------
-
-
-def test_thread_counts_are_a_default_that_the_environment_and_the_stage_override(monkeypatch):
-    for name in THREAD_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("MKL_NUM_THREADS", "5")
-    env = worker_environment(3, {"OMP_NUM_THREADS": "7", "MODEL": "x"})
-    assert (env["OPENBLAS_NUM_THREADS"], env["MKL_NUM_THREADS"], env["OMP_NUM_THREADS"]) == ("3", "5", "7")
-    assert env["MODEL"] == "x"
 
 
 @pytest.mark.parametrize("before", [None, "/somewhere"])

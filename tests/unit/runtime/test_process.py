@@ -56,10 +56,22 @@ def test_this_process_does_not_exit():
 def test_libraries_start_as_many_threads_as_a_worker_has_cores_unless_the_user_chose(monkeypatch):
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("BLIS_NUM_THREADS", "7")
     env = worker_environment(2, {"MKL_NUM_THREADS": "9"})
-    chosen = {"OMP_NUM_THREADS": "7", "MKL_NUM_THREADS": "9"}
+    chosen = {"BLIS_NUM_THREADS": "7", "MKL_NUM_THREADS": "9"}
     assert {name: env[name] for name in THREAD_VARIABLES} == dict.fromkeys(THREAD_VARIABLES, "2") | chosen
+
+
+@pytest.mark.parametrize(("given", "count"), [("1", "1"), ("3,2", "3"), ("", "2")])
+@pytest.mark.parametrize("of_stage", [False, True])
+def test_a_count_for_openmp_is_the_default_of_every_library(monkeypatch, given, count, of_stage):
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if not of_stage:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    env = worker_environment(2, {"OMP_NUM_THREADS": given} if of_stage else {})
+    assert env["OMP_NUM_THREADS"] == given
+    assert {env[name] for name in THREAD_VARIABLES[1:]} == {count}
 
 
 def test_what_a_stage_sets_is_on_top_of_ours(monkeypatch):
