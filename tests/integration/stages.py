@@ -19,6 +19,7 @@ import threading
 import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from notes_and_gates import note, wait_for
@@ -380,6 +381,22 @@ class Fragile(ps.Stage):
 
 class FragileWithExample(Fragile):
     examples = (1,)
+
+
+class ImportsTorch(ps.Stage):
+    """Finds a torch that has reserved 1 GiB on each of two devices, or has not `initialised` CUDA."""
+
+    def setup(self, initialised: bool) -> None:
+        cuda = SimpleNamespace(
+            is_initialized=lambda: initialised,
+            get_allocator_backend=lambda: "native",
+            device_count=lambda: 2,
+            memory_reserved=lambda device: 1 << 30,
+        )
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)
+
+    def predict(self, x: Any) -> Any:
+        return x
 
 
 class ActBatch(ps.Stage):

@@ -16,6 +16,7 @@ from processes import running
 from waiting import until
 
 import penstock as ps
+from penstock.hosting.service_metrics import ServiceCollector
 from penstock.runtime.process import THREAD_VARIABLES
 
 linux = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin processes to cores")
@@ -225,3 +226,14 @@ async def test_what_a_stage_prints_cannot_reach_the_wire(capfd):
     out, err = capfd.readouterr()
     assert out.count("said by print") == out.count("said by write") == 3
     assert err.count("said on stderr") == err.count("said by write on 2") == 3
+
+
+async def test_workers_whose_stage_has_initialised_cuda_tell_of_their_device_memory():
+    uses = ps.stage(stages.ImportsTorch, name="uses", setup={"initialised": True}, workers=2)
+    imports = ps.stage(stages.ImportsTorch, name="imports", setup={"initialised": False})
+    async with ps.Service(uses, imports) as service:
+        assert await service.predict(1) == 1
+        (found,) = [f for f in ServiceCollector([service]).collect() if f.name == "penstock_worker_device_memory_bytes"]
+        assert [(sample.labels, sample.value) for sample in found.samples] == [
+            ({"service": "service", "stage": "uses", "worker": index}, 2 << 30) for index in ("0", "1")
+        ]

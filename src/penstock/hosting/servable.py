@@ -59,6 +59,10 @@ class WorkerView(Protocol):
     def reason(self) -> str:
         """Why it is not well by its stage's own `health`, or was not when it was last asked; else ""."""
 
+    @property
+    def device_memory(self) -> int | None:
+        """The bytes that torch has reserved on its devices, as it has told last; None where it uses none by torch."""
+
 
 class StageView(Protocol):
     """One running stage as `/health` and `/metrics` show it."""

@@ -216,8 +216,17 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         "The most items of a batch now: those of its policy, or fewer where there was not enough memory.",
         labels=STAGE,
     )
+    device = GaugeMetricFamily(
+        "penstock_worker_device_memory_bytes",
+        "Bytes of device memory that torch's caching allocator has reserved in a worker, as that told with its last "
+        "batches. Only of workers whose stage uses CUDA by torch; what CUDA itself takes is not counted.",
+        labels=(*STAGE, "worker"),
+    )
     for service, stage in stages:
         label = (service, stage.name)
+        for worker in stage.workers:
+            if worker.device_memory is not None:
+                device.add_metric((*label, str(worker.index)), worker.device_memory)
         size.add_metric(label, stage.max_size)
         hold.add_metric(label, stage.hold_seconds)
         age.add_metric(label, stage.progress_age)
@@ -227,7 +236,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         for state in WorkerState:
             workers.add_metric((*label, state.value), states.count(state))
         up.add_metric(label, sum([state.up for state in states]))
-    yield from (queued, in_flight, workers, up, age, hold, size)
+    yield from (queued, in_flight, workers, up, age, hold, size, device)
 
 
 _STAGE_COUNTERS = {

@@ -35,7 +35,16 @@ from penstock.runtime.slot_states import (
     STOP,
     SlotState,
 )
-from penstock.transport.framing import SLAB_VERSION, Frame, Kind, Status, encode_control, encode_recall, read_shortage
+from penstock.transport.framing import (
+    SLAB_VERSION,
+    Frame,
+    Kind,
+    Status,
+    encode_control,
+    encode_recall,
+    read_device_memory,
+    read_shortage,
+)
 from penstock.transport.messages import Hello, Kept, Lost, Problem, unpack
 from penstock.worker.problems import describe_error
 
@@ -170,6 +179,8 @@ class WorkerSlot(FrameHolder):
         """Whether it can be asked to run its stage's `health`, where that has one."""
         self.reason = ""
         """What the last run of the stage's `health` raised here, in a line; "" where it went well or there is none."""
+        self.device_memory: int | None = None
+        """The bytes that torch has reserved on its devices, as it has told last; None where it has told nothing."""
         self.health = health
         self.tried = False
         """History: whether its first start has come to READY or to an end."""
@@ -390,6 +401,8 @@ class WorkerSlot(FrameHolder):
                 self._owner.device_lost(self, lost)
             elif frame.kind is Kind.SHORTAGE:
                 self._owner.ran_out_of_memory(self, *read_shortage(frame))
+            elif frame.kind is Kind.DEVICE_MEMORY:
+                self.device_memory = read_device_memory(frame)
             elif frame.kind is Kind.KEPT:
                 self._note_kept(unpack(frame.payloads[0], Kept))
             else:
@@ -548,6 +561,7 @@ class WorkerSlot(FrameHolder):
         )
         self.frames = deque()
         self.kept = {}
+        self.device_memory = None
         self._owner.worker_ended(self, end)
 
     # -- what runs too long -------------------------------------------------------------------------------------

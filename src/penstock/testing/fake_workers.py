@@ -31,6 +31,7 @@ from penstock.transport.framing import (
     Status,
     encode_answers,
     encode_control,
+    encode_device_memory,
     encode_shortage,
     encode_slab_note,
     queue_frames,
@@ -206,6 +207,10 @@ class FakeIncarnation:
     def say_short(self, failed: int, ran: int) -> None:
         """Say, before the answer to the oldest batch, that there was no memory for `failed` items, and for `ran`."""
         self._deliver([encode_shortage(failed, ran)])
+
+    def say_device_memory(self, nbytes: int) -> None:
+        """Say that torch has reserved `nbytes` on devices."""
+        self._deliver([encode_device_memory(nbytes)])
 
     def lose_device(
         self,

@@ -60,6 +60,7 @@ The buffer of a longer body doubles while the bytes come, so that a damaged leng
 _HEADER = struct.Struct("<2sBBIIQdQ")
 _HANDLE = struct.Struct("<3Q")
 _SHORTAGE = struct.Struct("<2I")
+_DEVICE_MEMORY = struct.Struct("<Q")
 _NAMED: Final = 1 << 63
 """The bit of a length that says: here is a handle, and the length is that of what it names."""
 MAGIC = b"PS"
@@ -108,6 +109,8 @@ class Kind(IntEnum):
     """Worker to coordinator, before an ANSWERS, after which it ends: its device is lost; a `Lost`."""
     SUSPECT = 18
     """Coordinator to worker: the item of the next BATCH was in one under which a worker ended."""
+    DEVICE_MEMORY = 19
+    """Worker to coordinator, before an ANSWERS or READY: the bytes that torch has reserved on its devices; a u64."""
 
 
 class Status(IntEnum):
@@ -450,6 +453,19 @@ def read_shortage(frame: Frame) -> tuple[int, int]:
         raise ProtocolError("a SHORTAGE is two numbers")
     failed, ran = _SHORTAGE.unpack(frame.payloads[0])
     return failed, ran
+
+
+def encode_device_memory(nbytes: int) -> bytes:
+    """A DEVICE_MEMORY: torch has reserved `nbytes` of the memory of devices."""
+    return encode_slab_note(Kind.DEVICE_MEMORY, _DEVICE_MEMORY.pack(nbytes))
+
+
+def read_device_memory(frame: Frame) -> int:
+    """How many bytes torch has reserved."""
+    if len(frame.payloads[0]) != _DEVICE_MEMORY.size:
+        raise ProtocolError("a DEVICE_MEMORY is one number")
+    nbytes: int = _DEVICE_MEMORY.unpack(frame.payloads[0])[0]
+    return nbytes
 
 
 def queue_frames(waiting: deque[Frame], frames: list[Frame]) -> None:

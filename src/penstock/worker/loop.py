@@ -26,6 +26,7 @@ from penstock.transport.messages import Hello, Launch, Lost, pack, unpack
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.device_errors import ran_out_of_memory
+from penstock.worker.device_memory import DeviceMemory
 from penstock.worker.loading import import_target
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import WATCHED_RESULTS, Runner
@@ -73,7 +74,8 @@ def work(
         return
     on_ready()
     _tell_shortages(end, runner)
-    end.send(encode_control(Kind.READY, b""))
+    memory = DeviceMemory()
+    end.send([*memory.notes(time.monotonic()), *encode_control(Kind.READY, b"")])
     while (frame := end.receive()) is not None:
         if frame.kind is not Kind.BATCH:
             _obey(end, frame, stage, runner, slabs)
@@ -92,6 +94,8 @@ def work(
             # First: a result that is a view of an input is none that the stage keeps.
             answers = [b"".join(answers)]
             answers = [*slabs.tell(), *answers]
+        if "torch" in sys.modules:  # few stages have it, and to the others this is all that it costs
+            answers = [*memory.notes(time.monotonic()), *answers]
         end.send(answers)
         if lost is not None:
             # A write to a closed channel fails, and with it what is not read yet: the coordinator ends it.

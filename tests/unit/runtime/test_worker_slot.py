@@ -222,6 +222,18 @@ async def test_a_restart_comes_after_its_delay_and_forgets_the_last_life():
     assert rig.owner.events[2:] == [("ended", "exit status 1", False, False, 0)]
 
 
+async def test_the_device_memory_of_a_worker_is_known_until_it_ends():
+    rig = await Rig().started()
+    rig.worker.greet()
+    rig.worker.say_device_memory(100)
+    rig.worker.say(Kind.READY)
+    assert rig.slot.device_memory == 100
+    rig.worker.say_device_memory(0)
+    assert rig.slot.device_memory == 0
+    rig.worker.die()
+    assert rig.slot.device_memory is None
+
+
 async def test_a_worker_that_was_ready_is_asked_to_close_and_one_that_was_not_is_killed():
     ready = await Rig(obedient=False).ready()
     ready.slot.close()

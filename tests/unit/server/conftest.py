@@ -77,6 +77,7 @@ class FakeEngine:
         self.answer: Any = None
         worker = SimpleNamespace(index=0, state=WorkerState.IDLE, pid=4711, restarts=2, busy_seconds=1.23456, reason="")
         worker.language = ""
+        worker.device_memory = None
         stage = SimpleNamespace(name="echo", counters=StageCounters(), queued=3, in_flight=2, workers=[worker])
         stage.retry_in_seconds = None
         stage.progress_age = 0.0

@@ -29,10 +29,12 @@ from penstock.transport.framing import (
     encode_answers,
     encode_batch,
     encode_control,
+    encode_device_memory,
     encode_recall,
     encode_shortage,
     encode_slab_note,
     queue_frames,
+    read_device_memory,
     read_shortage,
 )
 from rows import each
@@ -129,7 +131,7 @@ def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
         "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14, "RECALL": 15,
-        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18,
+        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18, "DEVICE_MEMORY": 19,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {
         "OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3, "RECALLED": 4,
@@ -387,6 +389,14 @@ def test_a_shortage_says_how_many_items_failed_and_how_many_ran():
     (frame,) = decode(encode_slab_note(Kind.SHORTAGE, b"1234"), slabs=True)
     with pytest.raises(ProtocolError, match="two numbers"):
         read_shortage(frame)
+
+
+def test_a_device_memory_says_how_many_bytes():
+    (frame,) = decode(encode_device_memory(1 << 40), slabs=True)
+    assert (frame.kind, read_device_memory(frame)) == (Kind.DEVICE_MEMORY, 1 << 40)
+    (frame,) = decode(encode_slab_note(Kind.DEVICE_MEMORY, b"1234"), slabs=True)
+    with pytest.raises(ProtocolError, match="one number"):
+        read_device_memory(frame)
 
 
 # -- what is taken back -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,9 +24,11 @@ from penstock.transport.framing import (
     encode_batch,
     encode_control,
     encode_slab_note,
+    read_device_memory,
     read_shortage,
 )
 from penstock.transport.messages import Hello, Launch, Lost, Problem, StageRef, pack, unpack
+from penstock.worker.device_memory import INTERVAL_SECONDS
 from penstock.worker.loop import work
 from penstock.worker.stage import Stage, WorkerInfo
 
@@ -498,3 +501,42 @@ def test_a_worker_tells_for_how_many_items_it_had_no_memory_before_it_is_ready_a
     work(end, target=Tight)
     assert kinds(end) == [Kind.HELLO, Kind.SHORTAGE, Kind.SHORTAGE, Kind.READY, Kind.SHORTAGE, Kind.ANSWERS]
     assert [read_shortage(frame) for frame in end.sent if frame.kind is Kind.SHORTAGE] == [(3, 2), (2, 1), (2, 1)]
+
+
+class ImportsTorch(Stage):
+    """Finds a torch that has reserved 8 bytes, whose CUDA `predict` initialises.  An item is how long it takes."""
+
+    now = 0.0
+
+    def setup(self):
+        self.initialised = False
+        cuda = SimpleNamespace(is_initialized=lambda: self.initialised, device_count=lambda: 1)
+        cuda.get_allocator_backend, cuda.memory_reserved = lambda: "native", lambda device: 8
+        sys.modules["torch"] = SimpleNamespace(cuda=cuda)
+
+    def predict(self, seconds):
+        self.initialised = True
+        ImportsTorch.now += seconds
+        return seconds
+
+
+def test_a_worker_tells_of_device_memory_with_its_answers_once_its_stage_has_initialised_cuda(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("penstock.worker.loop.time", SimpleNamespace(monotonic=lambda: ImportsTorch.now))
+    end = ScriptedEnd(launch(), batch(7, INTERVAL_SECONDS), batch(8, 0.0))
+    work(end, target=ImportsTorch)
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.DEVICE_MEMORY, Kind.ANSWERS, Kind.ANSWERS]
+    assert read_device_memory(end.sent[2]) == 8
+
+
+def test_a_worker_tells_of_device_memory_that_its_setup_has_taken_before_it_is_ready(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    class Initialises(ImportsTorch):
+        def setup(self):
+            super().setup()
+            self.initialised = True
+
+    end = ScriptedEnd(launch())
+    work(end, target=Initialises)
+    assert kinds(end) == [Kind.HELLO, Kind.DEVICE_MEMORY, Kind.READY]

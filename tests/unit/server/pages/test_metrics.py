@@ -190,6 +190,19 @@ def test_a_stage_shows_its_queue_and_its_workers(fakes):
         assert value(found, "penstock_stage_workers", stage="echo", state=state) == count
 
 
+def test_device_memory_is_told_of_the_workers_that_have_told_of_theirs(fakes):
+    service = fakes.Service(name="ours")
+    (stage,) = service.engine.stages
+    worker = stage.workers[0]
+    told = (None, 1 << 30, 0)
+    stage.workers = [type(worker)(**vars(worker) | {"index": i, "device_memory": told[i]}) for i in range(3)]
+    found = scrape(fakes, fakes.app(service))["penstock_worker_device_memory_bytes"]
+    assert [(sample.labels, sample.value) for sample in found.samples] == [
+        ({"service": "ours", "stage": "echo", "worker": "1"}, 1 << 30),
+        ({"service": "ours", "stage": "echo", "worker": "2"}, 0),
+    ]
+
+
 def test_every_batch_is_explained(fakes):
     service = fakes.Service()
     counters: StageCounters = service.engine.stages[0].counters
