@@ -25,8 +25,9 @@ Gpus: TypeAlias = tuple[int | str, ...]
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._:-]*")
 """No comma, which would make two of one."""
-_ENTRY = re.compile(r"[0-9]+|(?:GPU|MIG)-.+")
-"""An entry of the variable that CUDA takes for a GPU."""
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}(?![0-9])")
+"""How an entry of the variable begins that CUDA takes for a number; the rest of it is not read."""
+_ID_KINDS = ("GPU-", "MIG-")
 
 
 class GpusHere(NamedTuple):
@@ -48,12 +49,21 @@ def gpus_here(environ: Mapping[str, str], folder: Path = FOLDER) -> GpusHere:
 
 
 def visible(value: str) -> list[str]:
-    """The GPUs that a process with this value sees, as they are written there: up to the first entry that is none."""
+    """The GPUs that a process with this value sees.
+
+    CUDA reads numbers, or ids of the kind that the first one has, up to the first entry that is none.  A GPU that is
+    there twice hides all of them.  PyTorch has it so (`torch.cuda._parse_visible_devices`).
+    """
+    entries = [entry.strip() for entry in value.split(",")]
+    kind = next((kind for kind in _ID_KINDS if entries[0].startswith(kind)), "")
     found: list[str] = []
-    for entry in map(str.strip, value.split(",")):
-        if not _ENTRY.fullmatch(entry):
+    for entry in entries:
+        gpu = _entry(entry, kind)
+        if not gpu:
             break
-        found.append(entry)
+        if any(_is_one(gpu, other) for other in found):
+            return []
+        found.append(gpu)
     return found
 
 
@@ -126,7 +136,8 @@ def _sharing(values: Sequence[str]) -> list[str]:
     workers_of: dict[str, list[str]] = {}
     for worker, value in enumerate(values):
         for gpu in visible(value):
-            workers_of.setdefault(gpu, []).append(str(worker))
+            known = next((each for each in workers_of if _is_one(each, gpu)), gpu)
+            workers_of.setdefault(known, []).append(str(worker))
     shared: dict[str, list[str]] = {}
     for gpu, workers in workers_of.items():
         if len(workers) > 1:
@@ -138,6 +149,22 @@ def _sharing(values: Sequence[str]) -> list[str]:
         f"where they overlap work on the CPU, and a stage without a GPU has env={{'{VARIABLE}': ''}}"
         for workers, each in shared.items()
     ]
+
+
+def _entry(entry: str, kind: str) -> str:
+    """The GPU that CUDA reads in an entry of a list with ids of this `kind`, or with numbers; "" for none."""
+    if kind:
+        return entry if entry.startswith(kind) and entry != kind else ""
+    begin = _NUMBER.match(entry)
+    number = -1 if begin is None else int(begin[0])
+    return str(number) if number >= 0 else ""
+
+
+def _is_one(gpu: str, other: str) -> bool:
+    """Whether both are the same GPU: CUDA takes the beginning of an id for it, but not of one as `MIG-GPU-.../1/2`."""
+    if gpu == other or gpu.isdecimal() or "/" in gpu or "/" in other:
+        return gpu == other
+    return gpu.startswith(other) or other.startswith(gpu)
 
 
 def _number(gpu: int | str) -> int | None:
@@ -160,9 +187,8 @@ def _seen_as(label: str, gpu: int | str, seen: Sequence[str], here: GpusHere) ->
 
 def _known(label: str, name: str, seen: Sequence[str]) -> str:
     """The id `name`, which is seen; CUDA takes the beginning of an id that no other GPU's id has."""
-    ids = [each for each in seen if not each.isdecimal()]
-    alike = [each for each in ids if each.startswith(name) or name.startswith(each)]
-    if len(alike) == 1 or len(ids) < len(seen):  # what has a number there has an id that is not known here
+    alike = [each for each in seen if _is_one(each, name)]
+    if len(alike) == 1 or seen[0].isdecimal():  # what has a number there has an id that is not known here
         return name
     if alike:
         raise ConfigError(f"stage {label!r}: {name!r} of gpus= could be {' or '.join(alike)}: write more of the id")

@@ -39,7 +39,7 @@ class Numbered(int):
         ([0, 0], [(0,), (0,)], ["0", "0"]),
         ([[0, 1], [3, 2], 4], [(0, 1), (3, 2), (4,)], ["0,1", "3,2", "4"]),
         (["GPU-8932f937", "MIG-GPU-8932f937/1/2"], None, ["GPU-8932f937", "MIG-GPU-8932f937/1/2"]),
-        ([["GPU-1", 0]], [("GPU-1", 0)], ["GPU-1,0"]),
+        ([["GPU-1", "GPU-2"]], [("GPU-1", "GPU-2")], ["GPU-1,GPU-2"]),
         ([sys.maxsize], None, [str(sys.maxsize)]),
     ],
 )
@@ -78,7 +78,10 @@ def test_gpus_are_a_list_with_an_entry_for_each_worker(gpus):
 
 @each(
     "entry",
-    [-1, True, False, None, 0.0, [], "", "-1", "0,1", "GPU 1", "GPU-1\n", [0, None], [[0]], {0}, b"0", sys.maxsize + 1],
+    [
+        *(-1, True, False, None, 0.0, [], "", "-1", "0,1", "GPU 1", "GPU-1\n", [0, None], [[0]], {0}, b"0"),
+        sys.maxsize + 1,
+    ],
 )
 def test_an_entry_that_is_no_gpu_is_refused(entry):
     with pytest.raises(ConfigError) as refused:
@@ -137,7 +140,21 @@ def test_the_variable_has_one_owner(env):
         ("0", ["0"]),
         ("3,5", ["3", "5"]),
         (" 3 , 5 ", ["3", "5"]),
-        (f"{A},1,{MIG}", [A, "1", MIG]),
+        ("3,5,", ["3", "5"]),
+        ("+3,05,-0", ["3", "5", "0"]),
+        ("1gpu2,2ampere", ["1", "2"]),
+        ("9" * 5000, []),
+        (f"{A},{B}", [A, B]),
+        (f"{A},1", [A]),
+        (f"{A},{MIG}", [A]),
+        (f"{MIG},{A}", [MIG]),
+        (f"1,{A}", ["1"]),
+        ("GPU-", []),
+        ("MIG-GPU-8932f937/1/1,MIG-GPU-8932f937/1/10", ["MIG-GPU-8932f937/1/1", "MIG-GPU-8932f937/1/10"]),
+        ("0,1,0", []),
+        ("0,00", []),
+        ("0,-1,0", ["0"]),
+        (f"{A},GPU-8932f937", []),
         ("3,-1,5", ["3"]),
         ("1,junk,2", ["1"]),
         ("1,,2", ["1"]),
@@ -148,7 +165,7 @@ def test_the_variable_has_one_owner(env):
         ("all", []),
     ],
 )
-def test_cuda_reads_the_variable_up_to_the_first_entry_that_is_no_gpu(value, seen):
+def test_the_variable_is_read_as_cuda_reads_it(value, seen):
     assert visible(value) == seen
 
 
@@ -173,7 +190,10 @@ def test_gpus_are_counted_where_the_driver_tells_of_them(tmp_path):
         (f"0,{A}", [B, 0], [B, "0"]),
         ("0,1", [A, MIG], [A, MIG]),
         (MIG, [MIG, 0], [MIG, MIG]),
+        ("MIG-GPU-8932f937/1/1,MIG-GPU-8932f937/1/10", ["MIG-GPU-8932f937/1/1"], ["MIG-GPU-8932f937/1/1"]),
+        (f"{A},{B}", [[A, 1]], [f"{A},{B}"]),
         ("", [0, A, [1, 2]], ["", "", ""]),
+        ("1,1", [0], ["1,1"]),
         ("-1", [0], ["-1"]),
     ],
 )
@@ -190,13 +210,16 @@ def test_numbers_count_what_the_process_sees_and_ids_stay_as_given(variable, gpu
         (A, ["GPU-1"], f"gpus= names 'GPU-1', and this process sees {A} alone, by CUDA_VISIBLE_DEVICES"),
         (f"{A},{B}", ["GPU-8932f9"], f"'GPU-8932f9' of gpus= could be {A} or {B}: write more of the id"),
         (
-            f"0,{A}",
+            f"{B},{A}",
             [[1, A]],
-            f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES=0,{A} gpus={[1, A]!r} are {A}, {A}",
+            (
+                f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES={B},{A} gpus={[1, A]!r} are "
+                f"{A}, {A}"
+            ),
         ),
     ],
 )
-def test_a_gpu_that_the_process_does_not_see_is_refused(variable, gpus, reason):
+def test_a_gpu_that_a_worker_would_not_see_is_refused(variable, gpus, reason):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=gpus).environments(GpusHere(variable, 8))
     assert str(refused.value) == f"stage 'count': {reason}"
@@ -222,7 +245,7 @@ def test_nothing_is_said_where_nothing_can_be_counted_or_all_is_well(here):
     assert doubtful_gpus((), ["", ""], here, may_share=False) == []
 
 
-@pytest.mark.parametrize("value", ["", "-1"])
+@pytest.mark.parametrize("value", ["", "-1", "0,0"])
 def test_gpus_of_a_process_that_sees_none_are_doubtful(value):
     (words,) = doubts([0, 7], GpusHere(value, 8))
     assert words == (
@@ -248,6 +271,7 @@ def test_workers_that_see_no_gpu_or_each_its_own_share_none(values):
         (["0,1", "", "0,1"], ["workers 0, 2 share CUDA_VISIBLE_DEVICES=0,1: "]),
         (["0,1", "1,2"], ["workers 0, 1 share CUDA_VISIBLE_DEVICES=1: "]),
         (["GPU-8932f937"] * 2, ["workers 0, 1 share CUDA_VISIBLE_DEVICES=GPU-8932f937: "]),
+        (["GPU-8932f937", A], ["workers 0, 1 share CUDA_VISIBLE_DEVICES=GPU-8932f937: "]),
         (
             ["0", "1", "0", "1"],
             ["workers 0, 2 share CUDA_VISIBLE_DEVICES=0: ", "workers 1, 3 share CUDA_VISIBLE_DEVICES=1: "],
