@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,8 +24,8 @@ FOLDER = Path("/proc/driver/nvidia/gpus")
 Gpus: TypeAlias = tuple[int | str, ...]
 """The GPUs of one worker: numbers from 0, or ids as ``GPU-...`` and ``MIG-...``."""
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9/._:-]*")
-"""No comma, which would make two of one."""
+_NAME = re.compile(r"[0-9]{1,19}|(?:GPU|MIG)-[A-Za-z0-9/._:-]+")
+"""How a GPU may be written.  A comma would make two of one."""
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}(?![0-9])")
 """How an entry of the variable begins that CUDA takes for a number; the rest of it is not read."""
 _ID_KINDS = ("GPU-", "MIG-")
@@ -90,20 +91,28 @@ def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
     """The value of the variable for a worker of stage `label` with these GPUs.
 
     Raises:
-        ConfigError: one of them is not among those that this process sees, or is there twice.
+        ConfigError: one of them is not among those that this process sees, or is there twice, or numbers and ids are
+            mixed.
     """
     if here.variable is None:
-        return ",".join(map(str, gpus))
-    seen = visible(here.variable)
-    if not seen:
-        return here.variable
-    found = [_seen_as(label, gpu, seen, here) for gpu in gpus]
-    if len(set(found)) != len(found):
+        found = [_name(gpu) for gpu in gpus]
+    else:
+        seen = visible(here.variable)
+        if not seen:
+            return here.variable
+        found = [_seen_as(label, gpu, seen, here) for gpu in gpus]
+        if _has_one_twice(found):
+            raise ConfigError(
+                f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
+                f"gpus={list(gpus)!r} are {', '.join(found)}"
+            )
+    value = ",".join(found)
+    if len(visible(value)) < len(found):
         raise ConfigError(
-            f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
-            f"gpus={list(gpus)!r} are {', '.join(found)}"
+            f"stage {label!r}: gpus={list(gpus)!r} would be {VARIABLE}={value} for a worker, of which CUDA reads "
+            f"{', '.join(visible(value))} alone: give it numbers, or ids of one kind"
         )
-    return ",".join(found)
+    return value
 
 
 def doubtful_gpus(gpus: Sequence[Gpus], values: Sequence[str], here: GpusHere, *, may_share: bool) -> list[str]:
@@ -167,6 +176,16 @@ def _is_one(gpu: str, other: str) -> bool:
     return gpu.startswith(other) or other.startswith(gpu)
 
 
+def _has_one_twice(gpus: Sequence[str]) -> bool:
+    return any(_is_one(*pair) for pair in combinations(gpus, 2))
+
+
+def _name(gpu: int | str) -> str:
+    """A GPU as the variable has it."""
+    number = _number(gpu)
+    return str(gpu) if number is None else str(number)
+
+
 def _number(gpu: int | str) -> int | None:
     """The number of a GPU, which may be written as text; None for an id."""
     return int(gpu) if str(gpu).isdecimal() else None
@@ -205,7 +224,7 @@ def _read_entry(label: str, entry: Any) -> Gpus:
             f"stage {label!r}: gpus takes numbers from 0, ids as 'GPU-...', or lists of them that are not empty, "
             f"got {entry!r}"
         )
-    if len(set(map(str, found))) != len(found):
+    if _has_one_twice([_name(gpu) for gpu in found]):
         raise ConfigError(f"stage {label!r}: a worker gets each of its GPUs once, got {entry!r}")
     return found
 
@@ -216,7 +235,7 @@ def _is_list(value: Any) -> bool:
 
 def _is_gpu(value: Any) -> bool:
     if isinstance(value, str):
-        return _ID.fullmatch(value) is not None
+        return _NAME.fullmatch(value) is not None
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= sys.maxsize
 
 

@@ -40,6 +40,7 @@ class Numbered(int):
         ([[0, 1], [3, 2], 4], [(0, 1), (3, 2), (4,)], ["0,1", "3,2", "4"]),
         (["GPU-8932f937", "MIG-GPU-8932f937/1/2"], None, ["GPU-8932f937", "MIG-GPU-8932f937/1/2"]),
         ([["GPU-1", "GPU-2"]], [("GPU-1", "GPU-2")], ["GPU-1,GPU-2"]),
+        (["07"], [("07",)], ["7"]),
         ([sys.maxsize], None, [str(sys.maxsize)]),
     ],
 )
@@ -80,7 +81,7 @@ def test_gpus_are_a_list_with_an_entry_for_each_worker(gpus):
     "entry",
     [
         *(-1, True, False, None, 0.0, [], "", "-1", "0,1", "GPU 1", "GPU-1\n", [0, None], [[0]], {0}, b"0"),
-        sys.maxsize + 1,
+        *(sys.maxsize + 1, "GPU-", "cuda:0", "9" * 5000),
     ],
 )
 def test_an_entry_that_is_no_gpu_is_refused(entry):
@@ -92,7 +93,7 @@ def test_an_entry_that_is_no_gpu_is_refused(entry):
     )
 
 
-@pytest.mark.parametrize("entry", [[0, 0], [0, 1, 0], ["GPU-1", "GPU-1"], [0, "0"]])
+@pytest.mark.parametrize("entry", [[0, 0], [0, 1, 0], ["GPU-1", "GPU-1"], [0, "0"], [7, "07"], ["GPU-1", "GPU-12"]])
 def test_a_worker_gets_each_gpu_once(entry):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=[entry])
@@ -211,10 +212,26 @@ def test_numbers_count_what_the_process_sees_and_ids_stay_as_given(variable, gpu
         (f"{A},{B}", ["GPU-8932f9"], f"'GPU-8932f9' of gpus= could be {A} or {B}: write more of the id"),
         (
             f"{B},{A}",
-            [[1, A]],
+            [[1, "GPU-8932f937"]],
             (
-                f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES={B},{A} gpus={[1, A]!r} are "
-                f"{A}, {A}"
+                f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES={B},{A} gpus=[1, 'GPU-8932f937'] "
+                f"are {A}, GPU-8932f937"
+            ),
+        ),
+        (
+            "3,5",
+            [["GPU-1", 0]],
+            (
+                "gpus=['GPU-1', 0] would be CUDA_VISIBLE_DEVICES=GPU-1,3 for a worker, of which CUDA reads GPU-1 "
+                "alone: give it numbers, or ids of one kind"
+            ),
+        ),
+        (
+            None,
+            [[0, "GPU-1"]],
+            (
+                "gpus=[0, 'GPU-1'] would be CUDA_VISIBLE_DEVICES=0,GPU-1 for a worker, of which CUDA reads 0 alone: "
+                "give it numbers, or ids of one kind"
             ),
         ),
     ],
