@@ -72,6 +72,7 @@ class WorkerHealth:
         self._recycle_from = 0.0
         self._unwell = Backoff()
         self._unwell_from = 0.0
+        self._memory = Backoff()
         self._memory_from = 0.0
         """When a process that finds too little memory has failed by that."""
         self._begin()
@@ -87,14 +88,16 @@ class WorkerHealth:
     def made_room(self, now: float) -> None:
         """The process before the next one has ended, or the server has started and others may have ended before it."""
         self._memory_from = now + MEMORY_SECONDS
+        self._memory.reset()
 
     def memory_wait(self, now: float) -> float:
         """In how many seconds a process that has found too little memory is started once more; 0: it has failed.
 
-        The last such start is when no memory is hoped for any more.
+        The last such start is when no memory is hoped for any more.  These delays are a backoff of their own, because
+        they say nothing of how soon a worker is started again that has died.
         """
         left = self._memory_from - now
-        return min(max(FIRST_DELAY_SECONDS, self.restart.next_delay()), left) if left > 0 else 0.0
+        return min(max(FIRST_DELAY_SECONDS, self._memory.next_delay()), left) if left > 0 else 0.0
 
     def batch_finished(self, *, succeeded: bool, failed: bool, now: float, on_trial: bool = False) -> Verdict:
         """Record a batch.

@@ -153,6 +153,22 @@ async def test_a_worker_that_finds_no_memory_behind_the_last_one_is_no_failure_o
     assert call.done
 
 
+async def test_a_wait_for_memory_does_not_delay_the_start_after_the_next_death(make_rig):
+    rig = await make_rig().start()
+    rig.workers[-1].die("signal SIGKILL")
+    await rig.clock.advance(0.0)
+    for _ in range(7):
+        find_no_memory(rig.workers[-1])
+        await rig.clock.advance(rig.clock.waiting[0])
+    rig.workers[-1].become_ready()
+    await rest()
+    rig.workers[-1].die("signal SIGKILL")
+    assert rig.clock.waiting == [0.1]
+    await rig.clock.advance(0.1)
+    find_no_memory(rig.workers[-1])
+    assert rig.clock.waiting == [0.1]
+
+
 async def test_a_worker_that_finds_no_memory_half_a_minute_later_counts_as_any_that_cannot_be_started(make_rig):
     rig = await make_rig().start()
     rig.workers[-1].die("signal SIGKILL")
