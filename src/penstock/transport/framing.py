@@ -253,6 +253,19 @@ def encode_answers(
     return _assemble(version, Kind.ANSWERS, frame_id, seconds, calls, columns, lengths, payloads)
 
 
+def written_statuses(buffers: Sequence[Any]) -> tuple[int, ...] | None:
+    """The statuses in an ANSWERS, as its buffers were written; None where they are of another frame.
+
+    No payload is copied, which reading the frame would do.
+    """
+    _, _, kind, n, *_ = _HEADER.unpack_from(buffers[0])
+    if kind != Kind.ANSWERS:
+        return None
+    columns, start = (buffers[0], _HEADER.size) if len(buffers) == 1 else (buffers[1], 0)
+    begin = start + (_ANSWER_RECORD_BYTES - 1) * n
+    return tuple(columns[begin : begin + n])
+
+
 def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
     """The buffers of a frame of the handshake, of an examination or of a check; only the last two have an id."""
     return [_HEADER.pack(MAGIC, VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload]

@@ -36,6 +36,7 @@ from penstock.transport.framing import (
     queue_frames,
     read_device_memory,
     read_shortage,
+    written_statuses,
 )
 from rows import each
 
@@ -90,6 +91,20 @@ FRAMES = [plain(frame) for wire in WIRES.values() for frame in decode(wire)]
 
 
 # -- what is written is what is read ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+@pytest.mark.parametrize("size", [1, ALIGN_FROM_BYTES, JOIN_BELOW_BYTES])
+def test_the_statuses_of_answers_can_be_read_where_they_were_written(n, size):
+    statuses = [Status.OK, Status.FAILED, Status.EXPIRED][:n]
+    buffers = encode_answers(7, 0.25, 3, list(range(n)), [bytes(size)] * n, statuses)
+    assert written_statuses(buffers) == tuple(statuses)
+    assert written_statuses([b"".join(buffers)]) == tuple(statuses)
+
+
+def test_another_frame_has_no_statuses():
+    assert written_statuses(encode_control(Kind.READY, b"")) is None
+    assert written_statuses([encode_shortage(4, 2)]) is None
 
 
 def test_a_batch_is_read_as_it_was_written():
