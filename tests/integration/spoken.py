@@ -57,7 +57,8 @@ def said_by(command: Callable[[], int], folder: Path, env: dict[str, str] | None
     need: a command that serves belongs into a process of its own.
     """
     with _in_folder(folder, env or {}), _own_modules(folder), _state_kept(), _written() as written:
-        with mock.patch.object(check, "_Process", _Rehearsed), mock.patch.object(attached_program, "AttachedSignals"):
+        rehearsed = mock.patch.object(check, "CheckProcess", _Rehearsed)
+        with rehearsed, mock.patch.object(attached_program, "AttachedSignals"):
             try:
                 status = command()
             except SystemExit as end:  # of argparse

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.cli import check
+from penstock.cli import check, check_process
 from penstock.cli.findings import Done, Finding, Step, encode
 from penstock.config import ArtifactOptions
 
@@ -59,7 +59,7 @@ def test_a_step_that_takes_too_long_is_the_one_that_was_told_last_and_its_proces
             self._left -= 1
             return self._poll.poll(20_000) if self._left >= 0 else []
 
-    monkeypatch.setattr(check, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(check_process, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
     reports = told_at_once(Step("import"), Finding("a", note="b"), Step("setup and warm-up"))
     process(f"sleep 1000 &\n{reports}\nwait")
     problem = "it did not finish within 7 s; --timeout gives it longer"
@@ -80,7 +80,7 @@ def test_each_report_may_take_the_whole_patience(process, monkeypatch, patience,
             polled.append(limit)
             return self._poll.poll(limit)
 
-    monkeypatch.setattr(check, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(check_process, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
     process(told(Step("import"), Finding("a", note="b"), Done()))
     assert rehearsed(patience) == [Finding("a", note="b")]
     assert set(polled) == {milliseconds}
