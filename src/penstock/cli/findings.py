@@ -34,13 +34,81 @@ class NothingToCheck(msgspec.Struct, frozen=True, tag="refused"):
     traceback: str = ""
 
 
+class StageToMeasure(msgspec.Struct, frozen=True, tag="stage"):
+    """A stage of the service, and how the process is started that measures it."""
+
+    stage: str
+    skipped: str = ""
+    """Why it cannot be measured, or ""."""
+    max_size: int = 1
+    batched: bool = False
+    """Whether it has a batch policy."""
+    fed: bool = False
+    """Whether it has no examples, and gets the results of the stage before."""
+    feeds: bool = False
+    """Whether its results are the inputs of the stage behind it."""
+    variables: list[bytes] = []
+    """Variables that are added for its first worker: ``NAME=value`` as the system has it."""
+    threads: int = 1
+    """How many threads the libraries of its first worker should start."""
+    cores: list[int] = []
+    """The cores that its first worker runs on; none where that is not said."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """How much memory a process has taken."""
+
+    nbytes: int
+    on_device: bool = False
+    """Whether torch has taken it on a device; else it is resident."""
+
+
+class SetupTook(msgspec.Struct, frozen=True, tag="setup"):
+    """The stage that is measured is set up, which took so much memory."""
+
+    memory: Memory
+
+
+class BatchRan(msgspec.Struct, frozen=True, tag="ran"):
+    """Batches of one size have run."""
+
+    size: int
+    seconds: float | None
+    """The median of the runs that were timed; None where no time was left to time one."""
+    runs: int
+    """How many were timed."""
+    before: Memory
+    """Memory that was taken before the first."""
+    peak: Memory
+    """The most that was taken in one of them."""
+
+
+class MemoryShort(msgspec.Struct, frozen=True, tag="short"):
+    """A batch of one size found no memory."""
+
+    size: int
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     """Everything was looked at, and the service has stopped."""
 
 
-Report: TypeAlias = Step | Finding | NothingToCheck | Done
+Report: TypeAlias = Step | Finding | NothingToCheck | StageToMeasure | SetupTook | BatchRan | MemoryShort | Done
 
-_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Step | Finding | NothingToCheck | Done)
+_decoder: msgspec.json.Decoder[Report] = msgspec.json.Decoder(
+    Step | Finding | NothingToCheck | StageToMeasure | SetupTook | BatchRan | MemoryShort | Done
+)
+
+
+class MeasuringOrder(msgspec.Struct, frozen=True):
+    """Orders for a process that measures a stage."""
+
+    stage: str
+    cores: list[int]
+    inputs: int = -1
+    """The descriptor of a file with the stage's inputs; -1 where it has examples."""
+    results: int = -1
+    """The descriptor of a file for what the stage gives for each of its inputs; -1 where that is not wanted."""
 
 
 def encode(report: Report) -> bytes:

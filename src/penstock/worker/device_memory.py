@@ -39,12 +39,22 @@ class DeviceMemory:
         return [] if nbytes is None else [encode_device_memory(nbytes)]
 
 
-def _reserved(torch: Any) -> int | None:
-    """The bytes that torch's caching allocator has reserved on all devices; None where CUDA is not initialised."""
+def initialised_cuda(torch: Any) -> Any:
+    """`torch.cuda` where the stage has initialised CUDA and its allocator can be asked; else None.
+
+    Raises whatever something of that name raises that is not PyTorch.
+    """
     # Not `torch.cuda`: to look up an attribute of a lazy module is to import it.
     cuda = object.__getattribute__(torch, "__dict__").get("cuda")
     # The other allocators go to a device to be asked, which makes a context there.
-    if cuda is None or cuda.is_initialized() is not True or cuda.get_allocator_backend() != "native":
+    usable = cuda is not None and cuda.is_initialized() is True and cuda.get_allocator_backend() == "native"
+    return cuda if usable else None
+
+
+def _reserved(torch: Any) -> int | None:
+    """The bytes that torch's caching allocator has reserved on all devices; None where CUDA is not initialised."""
+    cuda = initialised_cuda(torch)
+    if cuda is None:
         return None
     total = sum([cuda.memory_reserved(device) for device in range(min(cuda.device_count(), _MOST_DEVICES))])
     return total if type(total) is int and 0 <= total <= _MOST_BYTES else None

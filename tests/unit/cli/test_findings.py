@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.findings import Done, Finding, NothingToCheck, Step, decode, encode
+from penstock.cli.findings import (
+    BatchRan,
+    Done,
+    Finding,
+    Memory,
+    NothingToCheck,
+    StageToMeasure,
+    Step,
+    decode,
+    encode,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +25,8 @@ from penstock.cli.findings import Done, Finding, NothingToCheck, Step, decode, e
         Finding("examples", note="none", skipped=True),
         NothingToCheck(sentence="there is no module"),
         NothingToCheck(traceback="Traceback\n  File"),
+        StageToMeasure("é", max_size=4, batched=True, variables=[b"A=\xff\n"], cores=[1]),
+        BatchRan(4, None, 0, Memory(1), Memory(2**40, on_device=True)),
         Done(),
     ],
     ids=repr,
