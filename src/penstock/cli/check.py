@@ -1,37 +1,55 @@
-"""Check a service in a process of its own, and show as a table what was found."""
+"""Check a service in a process of its own, and measure each of its stages in another; show what was found as tables."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.check_process import CheckProcess, follow
-from penstock.cli.findings import Finding, NothingToCheck, Report
+from penstock.cli.findings import Finding, MeasuringOrder, NothingToCheck, Report, StageToMeasure, Step
+from penstock.cli.measurements import StageFigures
 from penstock.config import ArtifactOptions
+from penstock.core.load_progress import cut_to_width
 from penstock.errors import ConfigError, PenstockError
+from penstock.hosting.moving_line import line_can_be_shown
+from penstock.runtime.process import worker_environment
+
+Show: TypeAlias = Callable[[str], None]
+"""Shows what is done at the moment."""
 
 
-def check(name: str, patience: float, console: Console, *, artifact: ArtifactOptions) -> int:
+def check(name: str, patience: float, console: Console, *, artifact: ArtifactOptions, measured: bool = False) -> int:
     """Check the service `name` and print a table of what was found; 0 if all is well, else 1.
 
     `patience` is how many seconds, more than 0, one step may take: the import, the setup, one example in one format.
-    `artifact` says how the service is opened where it is a folder.
+    `artifact` says how the service is opened where it is a folder.  With `measured` each stage is measured besides.
 
     Raises:
         ConfigError: there is no such service.
         PenstockError: the table cannot be written.
     """
     started = time.monotonic()
-    findings = _rehearse(name, patience, artifact)
+    stages: list[StageToMeasure] = []
+    findings = _rehearse(name, patience, artifact, stages)
     if isinstance(findings, NothingToCheck):
         if findings.sentence:
             raise ConfigError(findings.sentence)
         sys.stderr.write(findings.traceback)
         return 1
+    figures: list[StageFigures] = []
+    if measured:
+        with _progress_shown() as show:
+            findings += _measure(name, patience, artifact, stages, figures, show)
     table = Table(title=Text(f"penstock check: {name}"), title_justify="left")
     for column in ("", "what", "found"):
         table.add_column(column, overflow="fold")
@@ -45,6 +63,10 @@ def check(name: str, patience: float, console: Console, *, artifact: ArtifactOpt
     counts += (f", {warned} warned of" if warned else "") + (f", {skipped} skipped" if skipped else "")
     try:
         console.print(table)
+        if figures:
+            console.print(_figures_table(figures))
+        for line in filter(None, (each.line() for each in figures)):
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
         console.print(f"{counts}, in {time.monotonic() - started:.1f} s", highlight=False)
     except OSError as error:
         raise PenstockError(f"what was found ({counts}) cannot be written: {error.strerror}") from None
@@ -60,8 +82,21 @@ def _mark(finding: Finding) -> Text:
     return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
 
 
-def _rehearse(name: str, patience: float, artifact: ArtifactOptions) -> list[Finding] | NothingToCheck:
-    """What the check's process found and how it ended, or why there is nothing to check."""
+def _figures_table(figures: Sequence[StageFigures]) -> Table:
+    table = Table()
+    for column in ("stage", "measured", "found"):
+        table.add_column(column, overflow="fold")
+    for each in figures:
+        for what, found in each.rows():
+            table.add_row(Text(each.stage), Text(what), Text(found))
+        table.add_section()
+    return table
+
+
+def _rehearse(
+    name: str, patience: float, artifact: ArtifactOptions, stages: list[StageToMeasure]
+) -> list[Finding] | NothingToCheck:
+    """What the check's process found and how it ended, or why there is nothing to check; it tells of the `stages`."""
     findings: list[Finding] = []
     refused: list[NothingToCheck] = []
 
@@ -71,6 +106,90 @@ def _rehearse(name: str, patience: float, artifact: ArtifactOptions) -> list[Fin
                 findings.append(report)
             case NothingToCheck():
                 refused.append(report)
+            case StageToMeasure():
+                stages.append(report)
 
     fault = follow(CheckProcess(name, patience, artifact), patience, "import", take)
     return refused[0] if refused else findings + ([fault] if fault is not None else [])
+
+
+def _measure(
+    name: str,
+    patience: float,
+    artifact: ArtifactOptions,
+    stages: Sequence[StageToMeasure],
+    figures: list[StageFigures],
+    show: Show,
+) -> list[Finding]:
+    """Measure each of `stages` in a process of its own; the findings, and in `figures` what was measured."""
+    if not stages:
+        return [Finding("measuring", note="nothing was measured: what is wrong comes first", skipped=True)]
+    findings: list[Finding] = []
+    with contextlib.ExitStack() as files:
+        inputs: IO[bytes] | None = None
+        for stage in stages:
+            what, given = f"measuring stage {stage.stage}", inputs
+            # An open file without a name: it takes no memory of the stages, and is gone however this process ends.
+            inputs = files.enter_context(tempfile.TemporaryFile()) if stage.feeds else None
+            why = stage.skipped
+            if stage.fed and (given is None or not os.fstat(given.fileno()).st_size):
+                why = "the stage before it, whose results it gets, gave none"
+            if why:
+                findings.append(Finding(what, note=f"{why}, so it was not measured", skipped=True))
+                continue
+            order = MeasuringOrder(
+                stage.stage,
+                stage.cores,
+                inputs=given.fileno() if stage.fed and given is not None else -1,
+                results=inputs.fileno() if inputs is not None else -1,
+            )
+            variables = [os.fsdecode(each).partition("=") for each in stage.variables]
+            environment = worker_environment(stage.threads, {key: value for key, _, value in variables})
+            process = CheckProcess(name, patience, artifact, order, environment)
+            found = StageFigures(stage.stage, stage.max_size, stage.batched)
+            figures.append(found)
+            findings += _measure_one(process, patience, found, show)
+    return findings
+
+
+def _measure_one(process: CheckProcess, patience: float, figures: StageFigures, show: Show) -> list[Finding]:
+    """The findings of one stage's process, and in `figures` what it measured."""
+    what = f"measuring stage {figures.stage}"
+    findings: list[Finding] = []
+
+    def take(report: Report) -> None:
+        match report:
+            case Step(step):
+                show(step)
+            case Finding():
+                findings.append(report)
+            case NothingToCheck(sentence, traceback):
+                findings.append(Finding(what, sentence or traceback))
+            case _:
+                figures.take(report)
+
+    fault = follow(process, patience, what, take)
+    findings += [fault] if fault is not None else []
+    figures.finished = not findings
+    return findings
+
+
+@contextlib.contextmanager
+def _progress_shown() -> Iterator[Show]:
+    """Show a line that changes, where standard error is a terminal, and take it away in the end."""
+    shown = ""
+
+    def show(words: str) -> None:
+        nonlocal shown
+        if words != shown:
+            shown = words
+            sys.stderr.write(f"\r\x1b[2K{cut_to_width(words, shutil.get_terminal_size().columns)}")
+            sys.stderr.flush()
+
+    if not line_can_be_shown():
+        yield lambda _: None
+        return
+    try:
+        yield show
+    finally:
+        show("")

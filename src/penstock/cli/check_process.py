@@ -13,30 +13,51 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, decode
+from penstock.cli.findings import Done, Finding, MeasuringOrder, NothingToCheck, Report, Step, decode
 from penstock.config import ArtifactOptions
 from penstock.runtime.process import describe_exit
 
 _LONGEST_POLL_MILLISECONDS = 2**31 - 1
 """The longest wait that poll(2) takes."""
+_KILLED = describe_exit(-signal.SIGKILL)
 
 
 class CheckProcess:
-    """The process of a check, leader of a group of its own; `end` must be called."""
+    """The process of a check, leader of a group of its own; `end` must be called.
 
-    def __init__(self, name: str, patience: float, artifact: ArtifactOptions) -> None:
+    It runs the examples of the whole service; with an `order` it measures one stage, in that `environment`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        patience: float,
+        artifact: ArtifactOptions,
+        order: MeasuringOrder | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._pipe, theirs = os.pipe()
         lifeline, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "penstock.cli.rehearsal", name, str(theirs), repr(patience)]
         command += [str(lifeline), msgspec.json.encode(artifact).decode()]
+        inherited = [theirs, lifeline]
+        if order is not None:
+            command.append(msgspec.json.encode(order).decode())
+            inherited += [fd for fd in (order.inputs, order.results) if fd >= 0]
         try:
             # Our own interpreter and module; the name is an argument of its own, never read by a shell.
             self._popen = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.DEVNULL, pass_fds=(theirs, lifeline), process_group=0
+                command,
+                stdin=subprocess.DEVNULL,
+                # A stage that prints something for each batch has done so before, and would for each run.
+                stdout=None if order is None else subprocess.DEVNULL,
+                pass_fds=inherited,
+                env=environment,
+                process_group=0,
             )
         finally:
             os.close(theirs)
@@ -98,4 +119,5 @@ def follow(process: CheckProcess, patience: float, step: str, take: Callable[[Re
         exit_words = process.end()
     if done and exit_words == "exit status 0":
         return None
-    return Finding(step, f"the check's process ended: {exit_words}")
+    hint = "; where there is too little memory, the kernel ends a process so" if exit_words == _KILLED else ""
+    return Finding(step, f"the check's process ended: {exit_words}{hint}")

@@ -214,6 +214,11 @@ def _parser() -> CommandParser:
         default=str(CHECK_STEP_SECONDS),
         help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
     )
+    checking.add_argument(
+        "--measure",
+        action="store_true",
+        help="measure each stage besides: its memory, and how long batches of each size take",
+    )
     add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
     add_artifact_commands(commands)
@@ -442,7 +447,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if not patience > 0:
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
     artifact = options_of_folders(arguments, [arguments.service], os.environ)
-    return check(arguments.service, patience, Console(), artifact=artifact)
+    return check(arguments.service, patience, Console(), artifact=artifact, measured=arguments.measure)
 
 
 def _look_at_store(arguments: argparse.Namespace) -> int:

@@ -15,14 +15,15 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from penstock.cli.find_service import load_service
-from penstock.cli.findings import Done, Finding, NothingToCheck, Report, Step, encode
+from penstock.cli.findings import Done, Finding, MeasuringOrder, NothingToCheck, Report, Step, encode
 from penstock.cli.lifeline import begin_below
+from penstock.cli.measuring import Tell, measure, stages_to_measure
 from penstock.cli.user_errors import UserCodeFailed
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder, ResultMismatch
@@ -42,10 +43,9 @@ from penstock.runtime.spec import StageSpec, external_stages
 from penstock.runtime.stage_hooks import doubtful_hooks
 from penstock.server.serve import check_before_serving
 from penstock.service import Service
+from penstock.worker.__main__ import restore_python_path
 from penstock.worker.loading import pack_setup, reference
 from penstock.worker.problems import author_name, describe_error
-
-Tell = Callable[[Report], None]
 
 ORPHAN_GRACE_SECONDS = 5.0
 """How long after its patience this process ends itself: the process that should have ended it must have gone."""
@@ -57,7 +57,8 @@ def main() -> None:
     """Check the service `argv[1]`, report to the descriptor `argv[2]`, and allow each step `argv[3]` seconds.
 
     `argv[4]` is the descriptor of a lifeline: this process and its group end when the other end is closed.  `argv[5]`
-    has the options of an artifact as JSON.
+    has the options of an artifact as JSON.  Where there is an `argv[6]`, it is a `MeasuringOrder` as JSON: then one
+    stage is measured, and nothing is checked.
     """
     name, fd, patience, lifeline = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     artifact = msgspec.json.decode(sys.argv[5], type=ArtifactOptions)
@@ -74,7 +75,11 @@ def main() -> None:
             left = left[os.write(fd, left) :]
 
     try:
-        rehearse(name, tell, artifact)
+        if sys.argv[6:]:
+            restore_python_path()
+            measure(name, tell, artifact, msgspec.json.decode(sys.argv[6], type=MeasuringOrder))
+        else:
+            rehearse(name, tell, artifact)
     except PenstockError as error:
         tell(NothingToCheck(sentence=str(error)))
     except UserCodeFailed as failed:
@@ -99,6 +104,8 @@ def rehearse(name: str, tell: Tell, artifact: ArtifactOptions) -> None:
             check_before_serving([service], ServerOptions())
         except ConfigError as error:
             tell(Finding(f"service {service.name}", str(error)))
+        for stage in stages_to_measure(service):
+            tell(stage)
         for part in _runnable(service):
             asyncio.run(_run(part, tell))
     tell(Done())

@@ -51,7 +51,7 @@ def main() -> None:
     _ignore_signals()
     if arguments.stacks is not None:
         answer_with_stacks(arguments.stacks)
-    _restore_python_path()
+    restore_python_path()
     refuse_breakpoints()
     if arguments.cpus and hasattr(os, "sched_setaffinity"):  # a system that cannot pin names all cores
         os.sched_setaffinity(0, {int(core) for core in arguments.cpus.split(",")})
@@ -178,9 +178,11 @@ def _restore_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _restore_python_path() -> None:
-    # The coordinator put its own package first, so that Python found this module.  Programs that the stage starts must
-    # not inherit that.
+def restore_python_path() -> None:
+    """Have programs that the stage starts inherit the PYTHONPATH that is meant for them.
+
+    The coordinator put its own package first, so that Python found this module.
+    """
     value = os.environ.pop(PYTHONPATH_OF_STAGE, None)
     if value is None:
         os.environ.pop("PYTHONPATH", None)

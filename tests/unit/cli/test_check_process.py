@@ -37,7 +37,7 @@ def told_at_once(*reports):
 
 
 def rehearsed(patience):
-    return check._rehearse("model:service", patience, ArtifactOptions())
+    return check._rehearse("model:service", patience, ArtifactOptions(), [])
 
 
 def test_a_process_that_says_nothing_in_time_is_a_finding(process):

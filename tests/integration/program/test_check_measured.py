@@ -1,0 +1,298 @@
+"""What `penstock check --measure` says of the memory, the times and the batches of each stage."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import NamedTuple
+
+import pytest
+from served import PENSTOCK, Program, run
+from spoken import spoken
+
+LIMIT = 120.0
+"""Seconds for a check of all the stages."""
+
+STAGES = """
+import os
+
+import penstock as ps
+
+
+class Words(ps.Stage):
+    examples = ["a b", "c d e"]
+
+    def predict(self, text: str) -> list[str]:
+        print("words were asked for")
+        return text.split()
+
+
+class Large(ps.Stage):
+    batch = ps.Batch(max_size=12)
+
+    def setup(self) -> None:
+        self.weights = bytearray(b"x") * (200 << 20)
+
+    def predict(self, batch: list[list[str]]) -> list[int]:
+        if len(batch) > 6:
+            raise MemoryError
+        held = [bytearray(b"x") * (8 << 20) for _ in batch]
+        return [len(words) for words in batch]
+
+
+class Killed(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        if len(xs) == 4:
+            os.kill(os.getpid(), 9)
+        return xs
+
+
+class Broken(ps.Stage):
+    batch = ps.Batch(max_size=8)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        if len(xs) == 2:
+            raise LookupError("two are too many")
+        return xs
+
+
+class Plain(ps.Stage):
+    def predict(self, x: int) -> int:
+        return x
+
+
+class Own(ps.Stage):
+    batch = ps.Batch(max_size=3, max_wait=0)
+    examples = [1]
+
+    def predict(self, xs: list[int]) -> list[int]:
+        return xs
+
+
+square = ps.external("square", item=int, result=int, examples=[3])
+service = ps.Service(Words, Large, Killed, Broken, Plain, square, ps.stage(Plain, name="Behind"), Own, name="mixed")
+"""
+
+
+class Measured(NamedTuple):
+    """A check that has ended: its status, what it wrote, and that in one line."""
+
+    status: int
+    output: str
+    line: str
+
+    def rows(self, stage):
+        """What was measured of a stage, and what was found."""
+        return dict(re.findall(rf"^│ {stage} +│ ([^│]+?) +│ ([^│]+?) +│$", self.output, re.MULTILINE))
+
+
+def measure(folder, **variables):
+    status, output = run(
+        folder, "check", "model:service", "--measure", env={"COLUMNS": "400", **variables}, limit=LIMIT
+    )
+    return Measured(status, output, " ".join(output.split()))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """The stages above, measured."""
+    folder = tmp_path_factory.mktemp("measured")
+    (folder / "model.py").write_text(STAGES)
+    return measure(folder)
+
+
+def mebibytes(words):
+    return float(re.fullmatch(r"([0-9.]+) MiB, resident", words)[1])
+
+
+def test_the_memory_of_setup_and_of_an_item_is_that_of_the_stage_alone(measured):
+    rows = measured.rows("Large")
+    assert mebibytes(rows["memory of setup"]) == pytest.approx(200, abs=10)
+    assert mebibytes(rows["memory of one more item"]) == pytest.approx(8, abs=1)
+
+
+def test_memory_too_small_to_be_seen_is_said_to_be(measured):
+    for stage in ("Words", "Killed", "Plain", "Own"):
+        assert measured.rows(stage)["memory of setup"] == "less than 2.0 MiB, resident: too little to be seen"
+    assert measured.rows("Own")["memory of one more item"] == "less than 1.0 MiB, resident: too little to be seen"
+
+
+def test_a_size_without_memory_ends_the_sizes_and_is_nothing_wrong(measured):
+    rows = measured.rows("Large")
+    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once", "4 at once"]
+    assert rows["largest batch"] == "4 ran, and there was no memory for 8 at once (max_size is 12)"
+    assert "measuring stage Large" not in measured.line
+
+
+def test_the_largest_size_is_the_policys_own(measured):
+    rows = measured.rows("Own")
+    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once", "3 at once"]
+    assert re.fullmatch(r"[0-9]+\.[0-9]{3} ms, [0-9]+\.[0-9] items/s", rows["3 at once"])
+    assert rows["largest batch"] == "3 ran, which is max_size"
+
+
+def test_each_stage_with_a_batch_policy_has_a_line_to_copy_that_stands_alone(measured):
+    lines = re.findall(r"^stage (\w+): batch=ps\.Batch\(max_size=(\d+)\)$", measured.output, re.MULTILINE)
+    assert [stage for stage, _ in lines] == ["Large", "Killed", "Broken", "Own"]
+    assert {size for _, size in lines} <= {"1", "2", "3", "4"}
+    assert list(measured.rows("Plain")) == ["memory of setup", "memory of one item", "1 at once"]
+
+
+def test_a_stage_that_ends_its_process_is_wrong_and_the_next_is_measured(measured):
+    words = "measuring stage Killed: 4 at once │ the check's process ended: signal SIGKILL; where there is too little"
+    assert f"wrong │ {words}" in measured.line
+    assert measured.rows("Killed")["largest batch"] == "2 ran before it went wrong (max_size is 8)"
+    assert measured.status == 1
+
+
+def test_a_stage_that_fails_at_a_size_is_wrong(measured):
+    words = "measuring stage Broken: 2 at once │ stage 'Broken' raised builtins.LookupError: two are too many"
+    assert f"wrong │ {words}" in measured.line
+    assert "2 wrong, " in measured.line
+
+
+def test_stages_that_cannot_be_measured_are_skipped_with_the_reason(measured):
+    for words in (
+        "stage square │ its workers attach from outside, so it was not measured",
+        "stage Behind │ it has no examples, and no stage before it gives it items, so it was not measured",
+    ):
+        assert f"skipped │ measuring {words}" in measured.line
+
+
+def test_what_a_stage_prints_for_each_batch_is_not_written_for_each_run(measured):
+    """The check before the measuring ran each of two examples twelve times at most."""
+    assert 0 < measured.output.count("words were asked for") <= 24
+
+
+def test_where_the_declarations_are_wrong_nothing_is_measured(module):
+    folder = module("import penstock as ps\n\ndef f(x: complex) -> float: ...\n\nservice = ps.Service(f)\n")
+    status, output, _ = spoken(folder, "check", "model:service", "--measure", env={"COLUMNS": "1000"})
+    assert status == 1
+    assert "nothing was measured: what is wrong comes first" in output
+
+
+TORCH = """
+class Cuda:
+    '''Plays two devices, of which the stage begins the second; whoever else begins one fails.'''
+
+    begun, taken, most = False, 0, 0
+
+    def is_initialized(self):
+        return self.begun
+
+    def get_allocator_backend(self):
+        return "native"
+
+    def take(self, nbytes):
+        self.begun = True
+        self.taken += nbytes
+        self.most = max(self.most, self.taken)
+
+    def device_count(self):
+        assert self.begun
+        return 2
+
+    def memory_reserved(self, device):
+        assert self.begun
+        return (0, self.taken + 1000)[device]
+
+    def memory_allocated(self, device):
+        assert self.begun and device == 1
+        return self.taken
+
+    def max_memory_allocated(self, device):
+        assert self.begun and device == 1
+        return self.most
+
+    def reset_peak_memory_stats(self, device):
+        assert self.begun and device == 1
+        self.most = self.taken
+
+    def synchronize(self, device):
+        assert self.begun and device == 1
+
+
+cuda = Cuda()
+"""
+ON_DEVICE = """
+import os
+import threading
+
+import penstock as ps
+import torch
+
+SEEN = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class Host(ps.Stage):
+    examples = [1]
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+class Encode(ps.Stage):
+    batch = ps.Batch(max_size=4)
+
+    def setup(self) -> None:
+        measured = threading.current_thread() is threading.main_thread()  # before, the stages are threads
+        if measured and SEEN != "7":
+            raise LookupError(f"it sees {SEEN}")
+        torch.cuda.take(3 << 30)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        torch.cuda.take(len(xs) * (5 << 20))
+        torch.cuda.take(-len(xs) * (5 << 20))
+        return xs
+
+
+service = ps.Service(Host, ps.stage(Encode, gpus=[1]), name="encode")
+"""
+
+
+def test_a_stage_that_computes_on_a_device_is_measured_there_and_on_its_own_gpu(module):
+    folder = module(ON_DEVICE)
+    (folder / "torch.py").write_text(TORCH)
+    found = measure(folder, CUDA_VISIBLE_DEVICES="3,7")
+    assert found.status == 0, found.output
+    assert found.rows("Encode")["memory of setup"] == "3.0 GiB, on the device"
+    assert found.rows("Encode")["memory of one more item"] == "5.0 MiB, on the device"
+    assert found.rows("Host")["memory of setup"].endswith("resident: too little to be seen")
+
+
+HANGS = """
+import subprocess
+import sys
+import threading
+import time
+
+import penstock as ps
+
+
+class Model(ps.Stage):
+    examples = [1]
+
+    def predict(self, x: int) -> int:
+        if threading.current_thread() is threading.main_thread():  # before, the stage is a thread
+            subprocess.Popen(["sleep", "1000"])
+            print("hangs now", file=sys.stderr, flush=True)
+            time.sleep(1000)
+        return x
+
+
+service = ps.Service(Model, name="model")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.night)])
+def test_a_measuring_that_a_signal_ends_leaves_nothing_behind(module, number):
+    program = Program(module(HANGS), *PENSTOCK, "check", "model:service", "--measure")
+    try:
+        program.wait_for("hangs now")
+        program.signal(number)
+        assert program.wait() == (130 if number == signal.SIGINT else -number)
+    finally:
+        program.destroy()
+    assert "measuring stage" not in program.output, "nothing is shown on what is no terminal"
