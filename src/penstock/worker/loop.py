@@ -97,6 +97,7 @@ def work(
         if "torch" in sys.modules:  # few stages have it, and to the others this is all that it costs
             answers = [*memory.notes(time.monotonic()), *answers]
         end.send(answers)
+        answers = []  # the results of a batch go before the next one comes
         if lost is not None:
             # A write to a closed channel fails, and with it what is not read yet: the coordinator ends it.
             while end.receive() is not None:

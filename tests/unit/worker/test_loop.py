@@ -7,9 +7,11 @@ import math
 import os
 import pickle
 import sys
+import weakref
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from penstock.codec.example import Example
@@ -501,6 +503,26 @@ def test_a_worker_tells_for_how_many_items_it_had_no_memory_before_it_is_ready_a
     work(end, target=Tight)
     assert kinds(end) == [Kind.HELLO, Kind.SHORTAGE, Kind.SHORTAGE, Kind.READY, Kind.SHORTAGE, Kind.ANSWERS]
     assert [read_shortage(frame) for frame in end.sent if frame.kind is Kind.SHORTAGE] == [(3, 2), (2, 1), (2, 1)]
+
+
+def test_a_worker_keeps_no_result_while_it_waits_for_the_next_batch():
+    alive = []
+
+    class GivesArrays(Stage):
+        def predict(self, x):
+            found = np.zeros(1 << 20)
+            alive.append(weakref.ref(found))
+            return found
+
+    class Watching(ScriptedEnd):
+        def receive(self):
+            assert [ref for ref in alive if ref() is not None] == []
+            return super().receive()
+
+    end = Watching(launch(), batch(7, 0), batch(8, 0))
+    work(end, target=GivesArrays)
+    assert len(alive) == 2
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.ANSWERS]
 
 
 class ImportsTorch(Stage):
