@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from penstock.core.clock import FineTimer
 from penstock.hosting.libc_timer import LibcTimer
@@ -37,11 +37,17 @@ class TimerCalls(Protocol):
 class OsTimer:
     """The functions of `os`, from Python 3.13 on; implements `TimerCalls`."""
 
+    # Untyped: an ignore would be in vain under Python 3.13, whose types have these functions, and that stops mypyc.
+    _os: ClassVar[Any] = os
+
     def open(self) -> int:  # see `TimerCalls`
-        return os.timerfd_create(time.CLOCK_MONOTONIC, flags=os.TFD_NONBLOCK | os.TFD_CLOEXEC)  # type: ignore[attr-defined, no-any-return]
+        descriptor: int = self._os.timerfd_create(
+            time.CLOCK_MONOTONIC, flags=self._os.TFD_NONBLOCK | self._os.TFD_CLOEXEC
+        )
+        return descriptor
 
     def start(self, descriptor: int, nanoseconds: int) -> None:  # see `TimerCalls`
-        os.timerfd_settime_ns(descriptor, initial=nanoseconds)  # type: ignore[attr-defined]
+        self._os.timerfd_settime_ns(descriptor, initial=nanoseconds)
 
 
 def find_timer_calls() -> TimerCalls | None:
