@@ -27,7 +27,7 @@ PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/lis
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -215,6 +215,9 @@ bench-clients: compiled  ## measure both clients against faults, and twenty of t
 
 bench-hold: compiled  ## simulate when to wait for company, in 900 cases, against fixed policies: three minutes
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hold.py --seed $(SEED) --cases $(COUNT)
+
+gpu: $(STAMP) compiled  ## try it on a GPU, or on the CPU where there is none: nine parts and a report in build/gpu, PARTS=speed,oom or all
+	$(BIN)/python bench/gpu/run.py --installed $(if $(PARTS),--only $(PARTS))
 
 # The container images of Python set this variable too, to the release that they have.
 PYTHON_VERSION ?= $(shell $(PYTHON) -c 'import platform; print(platform.python_version())')

@@ -132,15 +132,21 @@ def install(wheels: Path, into: Path, python: str) -> Installed:
             _unpack(found, into, python)
     except (OSError, zipfile.BadZipFile) as error:
         raise WrongWheels(f"the wheels of {wheels} could not be installed into {into}: {error}") from None
-    build, why = _import(python, into)
+    build, why = import_build(python, into)
     if build == "compiled":
         penstock = next(wheel for wheel in found if wheel.name.startswith("penstock-"))
         return Installed(build, _difference(penstock))
     _remove_penstock(into)
-    build, failure = _import(python, SOURCES, into)
+    build, failure = import_build(python, SOURCES, into)
     if failure:
         raise WrongWheels(f"Penstock cannot be imported with the wheels of {wheels}: {failure}; {_cure(on)}")
     return Installed(build, why or "the wheel has the sources alone")
+
+
+def import_build(python: str, *folders: Path) -> tuple[str, str]:
+    """The build that is imported from these folders, and the reason why none can be, "" if one can."""
+    paths = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
+    return _run([python, "-P", "-c", IMPORT], os.environ | {"PYTHONPATH": paths})
 
 
 def _check_tags(wheel: Path, on: Interpreter) -> None:
@@ -182,12 +188,6 @@ def _unpack(wheels: list[Path], into: Path, python: str) -> None:
                 if not re.match(r"[^/]+\.data/", entry.filename):
                     archive.extract(entry, into)
     _run([python, "-m", "compileall", "-q", str(into)], dict(os.environ))
-
-
-def _import(python: str, *folders: Path) -> tuple[str, str]:
-    """The build that is imported from these folders, and the reason why none can be, "" if one can."""
-    paths = os.pathsep.join(filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")]))
-    return _run([python, "-P", "-c", IMPORT], os.environ | {"PYTHONPATH": paths})
 
 
 def _remove_penstock(into: Path) -> None:

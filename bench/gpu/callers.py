@@ -1,0 +1,170 @@
+"""Callers in one process: each has a connection, and sends its next request when its answer is there.
+
+    python callers.py PORT CALLERS BEGIN SECONDS < requests
+
+`requests` is JSON: a list of pairs, the head and body of a request in full.  What ends between BEGIN, on the monotonic
+clock of the machine, and SECONDS later is counted.  The last line printed is JSON: how many, the latencies in ms, the
+CPU, and how many answers were no 200.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from part_process import DIES_WITH_PARENT
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the callers of all processes saw."""
+
+    rate: float
+    """Answers a second."""
+    p50_ms: float
+    p99_ms: float
+    cores: float
+    """How many cores the callers kept busy."""
+    wrong: int
+    """Answers that were no 200, and connections that ended."""
+
+
+class _Caller(asyncio.Protocol):
+    def __init__(self, requests: itertools.cycle[bytes], begin: float, end: float, seen: _Seen) -> None:
+        self._requests, self._begin, self._end, self._seen = requests, begin, end, seen
+        self._kept = bytearray()
+        self._sent = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self._send()
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += data
+        head = self._kept.find(b"\r\n\r\n")
+        if head < 0 or (length := _LENGTH.search(self._kept, 0, head)) is None:
+            if head >= 0:
+                self._transport.abort()  # type: ignore[attr-defined]
+            return
+        if len(self._kept) < head + 4 + int(length[1]):
+            return
+        right = self._kept.startswith(b"HTTP/1.1 200")
+        self._kept.clear()
+        now = time.monotonic()
+        if self._begin <= now < self._end:
+            self._seen.add(now - self._sent, right=right)
+        if now < self._end:
+            self._send()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._seen.gone(early=time.monotonic() < self._end)
+
+    def _send(self) -> None:
+        self._sent = time.monotonic()
+        self._transport.write(next(self._requests))  # type: ignore[attr-defined]
+
+
+class _Seen:
+    def __init__(self, callers: int) -> None:
+        self.latencies: list[float] = []
+        self.wrong = 0
+        self.left = callers
+        self.ended = asyncio.Event()
+
+    def add(self, seconds: float, *, right: bool) -> None:
+        if right:
+            self.latencies.append(seconds)
+        else:
+            self.wrong += 1
+
+    def gone(self, *, early: bool) -> None:
+        self.wrong += early
+        self.left -= 1
+        if not self.left:
+            self.ended.set()
+
+
+async def _call(port: int, callers: int, begin: float, seconds: float, requests: list[bytes]) -> _Seen:
+    seen = _Seen(callers)
+    loop = asyncio.get_running_loop()
+    end = begin + seconds
+    for n in range(callers):
+        start = n % len(requests)
+        cycle = itertools.cycle(requests[start:] + requests[:start])
+        await loop.create_connection(lambda cycle=cycle: _Caller(cycle, begin, end, seen), "127.0.0.1", port)
+    # Whoever waits for an answer that does not come is not waited for.
+    try:
+        await asyncio.wait_for(seen.ended.wait(), end - time.monotonic() + 10)
+    except TimeoutError:
+        seen.wrong += seen.left
+    return seen
+
+
+def load(port: int, requests: Sequence[bytes], *, callers: int, seconds: float, processes: int, warmup: float) -> Load:
+    """Have so many callers, spread over so many processes, call for some seconds behind a warm-up."""
+    processes = max(1, min(processes, callers))
+    begin = time.monotonic() + 0.4 + warmup
+    wire = json.dumps([request.decode() for request in requests]).encode()
+    running = []
+    for n in range(processes):
+        share = callers // processes + (n < callers % processes)
+        command = [*DIES_WITH_PARENT, sys.executable, __file__, str(port), str(share), repr(begin), repr(seconds)]
+        running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+    try:
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write(wire)
+            process.stdin.close()
+        found = [json.loads(process.stdout.read() or b"{}") for process in running if process.stdout is not None]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+    latencies = sorted(ms for one in found for ms in one.get("latencies", []))
+    wrong = sum(one.get("wrong", 1) for one in found)
+    p99 = latencies[int(len(latencies) * 0.99)] if latencies else 0.0
+    cpu = sum(one.get("cpu", 0.0) for one in found)
+    return Load(len(latencies) / seconds, median(latencies or [0.0]), p99, cpu / seconds, wrong)
+
+
+def request_bytes(body: bytes, *, path: str, accept: str) -> bytes:
+    """A POST of JSON as a client sends it."""
+    head = (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\naccept: {accept}\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def main() -> None:
+    """Be one of the processes."""
+    port, callers, begin, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    requests = [request.encode() for request in json.load(sys.stdin)]
+    try:
+        import uvloop
+    except ImportError:
+        runner = asyncio.run
+    else:
+        runner = uvloop.run
+    cpu_before = time.process_time()
+    seen = runner(_call(port, callers, begin, seconds, requests))
+    latencies = [round(1000 * each, 3) for each in seen.latencies]
+    print(json.dumps({"latencies": latencies, "wrong": seen.wrong, "cpu": time.process_time() - cpu_before}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Notes of a worker's stage on its own time, which the part reads meanwhile: one small file for each worker."""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+_NOTES = struct.Struct("=7d")
+VARIABLE = "GPU_METER"
+"""The environment variable with the folder of the notes."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """What stages have done so far."""
+
+    batches: float = 0
+    items: float = 0
+    hook_seconds: float = 0
+    """In `preprocess`."""
+    predict_seconds: float = 0
+    """In `predict`, the device included."""
+    device_seconds: float = 0
+    """Of them the GPU computed, by its own events."""
+    copy_seconds: float = 0
+    """Of them ids and vectors were copied, by events too."""
+    largest: float = 0
+    """Items of the largest batch that ran."""
+
+    def __sub__(self, before: Notes) -> Notes:
+        found = Notes(*(a - b for a, b in zip(astuple(self), astuple(before), strict=True)))
+        found.largest = self.largest
+        return found
+
+
+class Meter:
+    """The notes of this process's stage."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        folder = os.environ.get(VARIABLE)
+        self._file = None if folder is None else (Path(folder) / f"{os.getpid()}.meter").open("wb", buffering=0)
+
+    def write(self) -> None:
+        """Let others see the notes as they are now."""
+        if self._file is not None:
+            os.pwrite(self._file.fileno(), _NOTES.pack(*astuple(self.notes)), 0)
+
+
+def read_notes(folder: Path) -> Notes:
+    """The sum of all notes in the folder; `largest` is that of the largest."""
+    total = Notes()
+    for path in folder.glob("*.meter"):
+        written = path.read_bytes()
+        if len(written) == _NOTES.size:
+            notes = Notes(*_NOTES.unpack(written))
+            largest = max(total.largest, notes.largest)
+            total = Notes(*(a + b for a, b in zip(astuple(total), astuple(notes), strict=True)))
+            total.largest = largest
+    return total

@@ -1,0 +1,269 @@
+"""The driver of the parts for a GPU: whatever becomes of one part, it is told, the next runs, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from findings import MOST_FINDINGS, Figure, Garbled, PartReport, Report
+
+GPU = Path(__file__).parent / "gpu"
+
+PLANTED = """
+import os, signal, subprocess, sys, time
+import part as parts
+
+kind = sys.argv[1]
+told = parts.Part(int(os.environ["PART_FINDINGS"]), float(os.environ["PART_SECONDS"]), None, "cpu")
+told.figure("seen", "s", [1, 2, 3])
+told.check("it began", True)
+if kind == "raises":
+    raise ValueError("a fault of the part")
+if kind == "hangs":
+    time.sleep(1000)
+if kind == "dies":
+    os.kill(os.getpid(), signal.SIGKILL)
+if kind == "prints":
+    while True:
+        print("x" * 1000)
+if kind == "garbles":
+    os.write(int(os.environ["PART_FINDINGS"]), b"x" * 200_000 + b"\\n")
+if kind == "fails":
+    told.check("the claim", False, "it is not so")
+if kind == "refuses":
+    told.not_run("there is no such device")
+    sys.exit()
+if kind == "shut":
+    # No file can take the place of a folder that has something in it.
+    report = os.path.join(os.environ["OUT"], "gpu-report.json")
+    os.unlink(report)
+    os.makedirs(os.path.join(report, "something"))
+if kind == "leaves":
+    # In a session of its own, without a parent, deaf to SIGTERM, with the output open.
+    if not os.fork():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("left", "w").close()
+        time.sleep(1000)
+    while not os.path.exists("left"):
+        time.sleep(0.01)
+told.done()
+"""
+DRIVER = """
+import sys
+sys.path.insert(0, {gpu!r})
+import run
+
+names = {names!r}
+seconds = {seconds!r}
+parts = [run.Part(n, seconds, seconds, (sys.executable, {planted!r}, n)) for n in names]
+sys.exit(run.main(sys.argv[1:], parts))
+"""
+
+
+class Run:
+    """A run of planted parts; every process of it has a mark in its environment."""
+
+    def __init__(self, folder: Path, *names: str, seconds: float = 60.0, out: Path | None = None) -> None:
+        self.out = out or folder / "out"
+        self.mark = uuid.uuid4().hex
+        planted, driver = folder / "planted.py", folder / f"driver-{self.mark}.py"
+        planted.write_text(PLANTED)
+        driver.write_text(DRIVER.format(gpu=str(GPU), names=names, seconds=seconds, planted=str(planted)))
+        self.scratch = folder / f"tmp-{self.mark}"
+        self.scratch.mkdir()
+        env = {**os.environ, "OUT": str(self.out), "MARK": self.mark, "TMPDIR": str(self.scratch)}
+        self.process = subprocess.Popen(
+            [sys.executable, driver, "--installed"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def ended(self) -> tuple[int, str]:
+        """The exit status and all that was printed; nothing of the run is left."""
+        printed, told = self.process.communicate(timeout=120)
+        assert not self.left(), told
+        assert not list(self.scratch.iterdir())
+        return self.process.returncode, printed + told
+
+    def left(self) -> list[str]:
+        """Processes of the run that live."""
+        mark = f"MARK={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                if entry.name.isdigit() and mark in (entry / "environ").read_bytes():
+                    found.append((entry / "cmdline").read_bytes().decode())
+            except OSError:
+                continue
+        return found
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return dict(json.loads((self.out / "gpu-report.json").read_text()))
+
+    @property
+    def verdicts(self) -> dict[str, tuple[str, str]]:
+        return {part["name"]: (part["verdict"], part["why"]) for part in self.report["parts"]}
+
+
+def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path, "raises", "dies", "leaves", "garbles", "fails", "refuses", "well")
+    status, _ = run.ended()
+    assert status == 1
+    verdicts = run.verdicts
+    assert verdicts.pop("raises") == ("failed", "its process ended with status 1: ValueError: a fault of the part")
+    assert verdicts.pop("dies") == ("failed", "its process was killed by SIGKILL")
+    assert verdicts.pop("garbles")[0] == "failed"
+    assert verdicts.pop("fails") == ("failed", "failed: the claim")
+    assert verdicts.pop("refuses") == ("not run", "there is no such device")
+    assert verdicts == dict.fromkeys(("leaves", "well"), ("ok", "1 checks passed, 1 figures"))
+    assert {path.name for path in run.out.iterdir()} == {"gpu-report.json", "gpu-report.md", "gpu-report.log"}
+    figure = {"name": "seen", "unit": "s", "min": 1.0, "median": 2.0, "max": 3.0, "rounds": 3}
+    assert all(part["figures"] == [figure] for part in run.report["parts"])
+    assert "ValueError: a fault of the part" in (run.out / "gpu-report.log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["hangs", "prints"])
+def test_a_part_that_does_not_end_has_told_what_it_found_until_its_time_was_over(tmp_path: Path, kind: str) -> None:
+    run = Run(tmp_path, kind, seconds=1.0)
+    assert run.ended()[0] == 1
+    assert run.verdicts[kind] == ("failed", "it was ended after its 1 s; what it had found until then is here")
+    assert len(run.report["parts"][0]["figures"]) == 1
+    log = run.out / "gpu-report.log"
+    assert log.stat().st_size < 5_000_000
+    assert (b"bytes more were dropped" in log.read_bytes()) == (kind == "prints")
+
+
+def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    runs = [Run(tmp_path, "leaves", "well", out=out) for _ in range(2)]
+    for run in runs:
+        status, printed = run.ended()
+        assert (status, printed.count(" ok ")) == (0, 2)
+    assert {path.name for path in out.iterdir()} == {"gpu-report.json", "gpu-report.md", "gpu-report.log"}
+
+
+def test_a_run_goes_on_though_its_report_cannot_be_written(tmp_path: Path) -> None:
+    run = Run(tmp_path, "well", "shut", "fails")
+    status, printed = run.ended()
+    assert status == 1
+    assert "run.py: the report cannot be written: " in printed
+    assert "fails    failed" in printed
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_an_interrupted_run_leaves_its_report_and_no_process(tmp_path: Path, number: int, status: int) -> None:
+    run = Run(tmp_path, "well", "hangs", "later")
+    deadline = time.monotonic() + 60
+    while "hangs" not in " ".join(run.left()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.process.send_signal(number)
+    assert run.ended()[0] == status
+    assert run.verdicts["well"][0] == "ok"
+    assert run.verdicts["later"] == ("not run", "it was not reached")
+
+
+def test_a_killed_driver_takes_its_part_with_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, "hangs")
+    deadline = time.monotonic() + 60
+    while "hangs" not in " ".join(run.left()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    run.process.kill()
+    run.process.communicate()
+    while run.left() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not run.left()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "out", "words"),
+    [
+        (["--only", "speed,sped"], "out", "no part is called 'sped'; the parts are speed, overlap, large"),
+        (["--only", ","], "out", "--only names no part"),
+        (["--wheels", "nowhere"], "out", "nowhere"),
+        (["--speed"], "out", "unrecognized arguments: --speed; --help says how it is called"),
+        (["--installed"], "file/out", "cannot be written"),
+    ],
+)
+def test_a_wrong_call_is_a_sentence_before_anything_runs(
+    tmp_path: Path, arguments: list[str], out: str, words: str
+) -> None:
+    (tmp_path / "file").touch()
+    env = {**os.environ, "OUT": str(tmp_path / out)}
+    command = [sys.executable, GPU / "run.py", *arguments]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("run.py: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def test_each_part_has_a_module() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-c", "import run; print(*(part.name for part in run.PARTS))"],
+        cwd=GPU, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    names = listed.stdout.split()
+    assert len(names) == 9
+    assert {path.stem for path in (GPU / "parts").glob("*.py")} == set(names)
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no JSON", b"[]", b"{}", b'{"check": 1}', b'{"figure": "a", "unit": "s", "values": []}', b"\xff",
+        b'{"figure": "a", "unit": "s", "values": ["x"]}', b'{"check": "a", "ok": 1, "words": ""}',
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_finding_is_refused(line: bytes) -> None:
+    with pytest.raises(Garbled):
+        PartReport("part").add(line)
+
+
+def test_a_part_may_not_fill_the_report() -> None:
+    report = PartReport("part")
+    for _ in range(MOST_FINDINGS):
+        report.add(b'{"note": "again"}')
+    with pytest.raises(Garbled, match=f"more than {MOST_FINDINGS}"):
+        report.add(b'{"note": "again"}')
+
+
+def test_a_figure_that_is_told_again_keeps_its_place() -> None:
+    report = PartReport("part")
+    for values in ("[1]", "[4, 3]"):
+        for name in ("first", "second"):
+            report.add(f'{{"figure": "{name}", "unit": "s", "values": {values}}}'.encode())
+    assert report.figures == [Figure("first", "s", 3, 3.5, 4, 2), Figure("second", "s", 3, 3.5, 4, 2)]
+
+
+def test_the_page_has_a_row_for_each_subject_and_a_column_for_each_aspect() -> None:
+    part = PartReport("speed", "ok", "well | done")
+    part.figures = [
+        Figure("a: rate", "1/s", 1, 2, 3, 3),
+        Figure("b: rate", "1/s", 4, 5, 6, 3),
+        Figure("c", "MB", 7, 7, 7, 1),
+    ]
+    part.figures.append(Figure("b: time", "ms", 1000, 12345.6, 20000, 3))
+    report = Report(
+        {"name": "Card", "memory": 2**34, "driver": "1.2"}, {"python": "3.12"}, "compiled", "", "2026-01-01", [part]
+    )
+    page = "\n".join(report.page())
+    assert "Card, 16 GiB, driver 1.2. Compiled build, 2026-01-01" in page
+    assert "| speed | ok | 0 | well \\| done |" in page
+    assert "| compiled build, min / median / max | rate, 1/s | time, ms | rounds |\n|---|---|---|---|\n" in page
+    assert "| a | 1 / 2 / 3 |  | 3 |\n| b | 4 / 5 / 6 | 1 000 / 12 346 / 20 000 | 3 |" in page
+    assert "| c | 7 MB |  |" in page
