@@ -219,6 +219,19 @@ def test_each_part_has_a_module() -> None:
     assert {path.stem for path in (GPU / "parts").glob("*.py")} == set(names)
 
 
+@pytest.mark.parametrize("only", [["--only", "large,lost"], pytest.param([], marks=pytest.mark.night)])
+def test_the_parts_are_well_without_a_gpu(tmp_path: Path, only: list[str]) -> None:
+    env = {**os.environ, "OUT": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, GPU / "run.py", "--installed", *only], env=env, capture_output=True, text=True, check=False
+    )
+    report = json.loads((tmp_path / "gpu-report.json").read_text())
+    assert [part for part in report["parts"] if part["verdict"] == "failed"] == [], done.stderr
+    assert done.returncode == 0
+    assert len(report["parts"]) == (2 if only else 9)
+    assert all(part["checks"] or part["verdict"] == "not run" for part in report["parts"])
+
+
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
