@@ -36,8 +36,7 @@ class Program(MarkedProgram):
         if with_signal is not None and self.process.poll() is None:
             self.process.send_signal(with_signal)
         status = self.process.wait(limit)
-        left = self.survivors()
-        assert not left, f"processes left behind: {left}\n{self.output}"
+        self.leave_nothing()
         return status
 
 

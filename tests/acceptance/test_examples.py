@@ -6,11 +6,9 @@ a README is run once.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
-import pty
 import random
 import re
 import shlex
@@ -23,6 +21,8 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
+
+from terminals import run_on_terminal
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TARGETS = {
@@ -265,14 +265,9 @@ def test_the_burst_is_drawn_in_lanes_on_a_terminal_and_in_colours_unless_they_ar
 
 def on_a_terminal(command: list[str], folder: Path, environ: dict[str, str]) -> str:
     """What a command writes to a terminal."""
-    reader, terminal = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
     environ = {**kept, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONUTF8": "1", **environ}
-    subprocess.run(command, cwd=folder, env=environ, stdout=terminal, check=True, timeout=30)
-    os.close(terminal)
-    with contextlib.suppress(OSError), os.fdopen(reader, "rb", buffering=0) as written:
-        return written.read(65536).decode()
-    raise AssertionError("nothing was written")
+    return run_on_terminal(command, cwd=folder, env=environ, timeout=30)
 
 
 @pytest.mark.night

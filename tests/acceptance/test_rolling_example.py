@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import re
 import shutil
 import subprocess
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from proxies import PROXIES, proxy_program
+
+from terminals import run_on_terminal
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rolling"
 INSTALLED = [name for name in PROXIES if proxy_program(name)]
@@ -135,9 +136,6 @@ goes = iter("12")
 until(lambda: not goes.__length_hint__(), goes.__next__)
 tell("x", "y")
 """
-    reader, terminal = pty.openpty()
-    subprocess.run([sys.executable, "-c", code], cwd=EXAMPLE, stdout=terminal, check=True)
-    os.close(terminal)
-    with os.fdopen(reader, "rb", buffering=0) as written:
-        lines = written.read(65536).decode().split("\r\x1b[K")
+    written = run_on_terminal([sys.executable, "-c", code], cwd=EXAMPLE)
+    lines = written.split("\r\x1b[K")
     assert [line[9:].strip() for line in lines[1:]] == ["1", "2", "x         y"]

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,6 +70,13 @@ class MarkedProgram:
     def survivors(self) -> dict[int, str]:
         """What still runs of this program: itself, its children, theirs."""
         return with_variable(MARK, self.mark)
+
+    def leave_nothing(self) -> None:
+        """Fail if anything of this program, which has ended, goes on; what ends by itself is given time for that."""
+        deadline = time.monotonic() + END_LIMIT
+        while (left := self.survivors()) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert not left, f"processes left behind: {left}\n{self.output}"
 
     def destroy(self) -> None:
         """Leave nothing running, whatever the test found."""

@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,10 +84,7 @@ class Program(MarkedProgram):
     def wait(self, limit: float = END_LIMIT) -> int:
         """Wait for the end, which leaves nothing running; the exit status."""
         status = self.process.wait(limit)
-        deadline = time.monotonic() + END_LIMIT  # the kernel ends what a killed parent left in its own time
-        while (left := self.survivors()) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert not left, f"processes left behind: {left}\n{self.output}"
+        self.leave_nothing()
         self.read_to_end()
         return status
 
