@@ -132,9 +132,26 @@ def array_kind(type_: Any) -> Any:
     return next((kind for kind in alternatives(type_) if is_array(kind)), None)
 
 
+def expand_alias(type_: Any) -> Any:
+    """The type that an alias stands for, with its arguments in place; any other type as it is.
+
+    From Python 3.12 on there is `type X[T] = ...`, and the `NDArray` of numpy 2.5 is such an alias.
+    """
+    while type(alias := get_origin(type_) or type_).__name__ == "TypeAliasType":
+        parameters, arguments = alias.__type_params__, get_args(type_)
+        if arguments and len(arguments) != len(parameters):
+            return type_  # a `*Ts`, which takes any number of them
+        places = getattr(alias.__value__, "__parameters__", ())
+        given = dict(zip(parameters, arguments, strict=False))
+        type_ = alias.__value__[tuple(given[place] for place in places)] if places and given else alias.__value__
+    return type_
+
+
 def is_array(type_: Any) -> bool:
     """Whether the type is a numpy array, plain or with its dtype."""
     numpy = sys.modules.get("numpy")
+    if not isinstance(type_, type):
+        type_ = expand_alias(type_)
     origin = get_origin(type_) or type_
     return numpy is not None and isinstance(origin, type) and issubclass(origin, numpy.ndarray)
 
@@ -202,8 +219,8 @@ def _bare(type_: Any) -> Any:
             type_ = get_args(type_)[0]
         elif isinstance(type_, typing.NewType):
             type_ = type_.__supertype__
-        elif type(type_).__name__ == "TypeAliasType":  # `type X = ...`, from Python 3.12 on
-            type_ = type_.__value__
+        elif (expanded := expand_alias(type_)) is not type_:
+            type_ = expanded
         else:
             return type_
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args
 import msgspec
 import numpy as np
 
+from penstock.codec.annotations import expand_alias
 from penstock.codec.invalid import UnreadablePart, explain
 from penstock.codec.text import cut_middle
 from penstock.core.payload import Buffer
@@ -69,7 +70,7 @@ ANYTHING = DeclaredDtype(np.generic, None)  # type: ignore[type-abstract]  # onl
 @lru_cache(maxsize=256)
 def declared_dtype(type_: Any) -> DeclaredDtype:
     """What the annotation (``np.ndarray``, ``NDArray[np.float32]``) says about the dtype."""
-    for argument in get_args(type_)[1:]:
+    for argument in get_args(expand_alias(type_))[1:]:
         for kind in get_args(argument):
             if kind in _ABSTRACT:
                 default = _DEFAULTS.get(kind)
