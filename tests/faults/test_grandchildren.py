@@ -115,6 +115,22 @@ async def test_a_reaper_that_was_killed_is_replaced_and_meanwhile_a_group_ends_w
     await until(lambda: not reapers(tmp_path), "the reaper to end with the process that it is of")
 
 
+async def test_a_group_is_ended_gently_also_where_path_has_no_folder_of_the_system(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(process, "reaper", made := GroupReaper())
+    async with ps.Service(ps.stage(stages.Shares, retry=False)) as service:
+        memory, *children = await service.predict("told")
+        pid = service.engine.stages[0].workers[0].pid
+        with pytest.raises(ps.WorkerLost):
+            await service.predict(("exit", 3))
+        assert (await service.predict("told"))[0] != memory
+        assert running(children[0])
+        await none_left(pid, children)
+        assert not Path(memory).exists()
+    (pipe,) = made.own_descriptors()
+    os.close(pipe)
+
+
 async def test_a_failing_start_ends_what_setup_started(tmp_path):
     spec = ps.stage(stages.SpawnsThenFails, setup={"folder": str(tmp_path)})
     with pytest.raises(ps.StartFailed, match="after spawning"):

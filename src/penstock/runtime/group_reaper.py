@@ -28,6 +28,7 @@ Its standard input is named, because a shell gives what it starts in the backgro
 _SCRIPT: Final = """
 # Ends what the workers of a Penstock service leave behind, and itself when the service has ended.
 trap "" TERM INT HUP QUIT USR1
+PATH=$PATH:/usr/bin:/bin  # for sleep and grep: without them it would kill at once
 end() {
     group=$1
     for pause in 0.1 0.1 0.2 0.3 0.5 0.7 0.7 0.7 0.7; do
