@@ -39,6 +39,10 @@ if kind == "garbles":
     os.write(int(os.environ["PART_FINDINGS"]), b"x" * 200_000 + b"\\n")
 if kind == "fails":
     told.check("the claim", False, "it is not so")
+if kind == "stands in":
+    import encoders
+    told.note(encoders.kind_here())
+    told.note(encoders.WHY_NO_TORCH)
 if kind == "refuses":
     told.not_run("there is no such device")
     sys.exit()
@@ -75,7 +79,9 @@ sys.exit(run.main(sys.argv[1:], parts))
 class Run:
     """A run of planted parts; every process of it has a mark in its environment."""
 
-    def __init__(self, folder: Path, *names: str, seconds: float = 60.0, out: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *names: str, seconds: float = 60.0, out: Path | None = None, python_path: Path | None = None
+    ) -> None:
         self.out = out or folder / "out"
         self.mark = uuid.uuid4().hex
         planted, driver = folder / "planted.py", folder / f"driver-{self.mark}.py"
@@ -84,6 +90,8 @@ class Run:
         self.scratch = folder / f"tmp-{self.mark}"
         self.scratch.mkdir()
         env = {**os.environ, "OUT": str(self.out), "MARK": self.mark, "TMPDIR": str(self.scratch)}
+        if python_path is not None:
+            env["PYTHONPATH"] = str(python_path)
         self.process = subprocess.Popen(
             [sys.executable, driver, "--installed"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -142,6 +150,73 @@ def test_a_part_that_does_not_end_has_told_what_it_found_until_its_time_was_over
     log = run.out / "gpu-report.log"
     assert log.stat().st_size < 5_000_000
     assert (b"bytes more were dropped" in log.read_bytes()) == (kind == "prints")
+
+
+BROKEN = {
+    "raise ImportError('libcudart.so.13: cannot open shared object file')": "ImportError: libcudart.so.13: cannot open",
+    "": "AttributeError: module 'torch' has no attribute 'cuda'",
+}
+
+
+@pytest.mark.parametrize(("source", "words"), BROKEN.items())
+def test_parts_stand_in_for_a_pytorch_that_cannot_be_used_and_the_report_says_why(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "torch.py").write_text(source)
+    run = Run(tmp_path, "stands in", python_path=tmp_path / "broken")
+    status, printed = run.ended()
+    assert status == 0
+    assert f"no GPU: PyTorch cannot be used: {words}" in printed
+    kind, why = run.report["parts"][0]["notes"]
+    assert "a stand-in" in kind
+    assert words in why
+    assert run.report["device"] is None
+    assert words in run.report["versions"]["gpu"]
+
+
+@pytest.mark.parametrize(
+    ("source", "device", "words"),
+    [
+        ("version.cuda = None", None, "PyTorch is built without CUDA"),
+        ("", None, "PyTorch finds none"),
+        (
+            "cuda.is_available = lambda: bool(warnings.warn('CUDA initialization: The driver is too old'))",
+            None,
+            "PyTorch finds none: CUDA initialization: The driver is too old",
+        ),
+        ("cuda.is_available = lambda: True", "Card", ""),
+    ],
+)
+def test_the_machine_says_which_gpu_there_is_or_why_there_is_none(
+    tmp_path: Path, source: str, device: str | None, words: str
+) -> None:
+    head = """
+import warnings
+from types import SimpleNamespace as Has
+version = Has(cuda="13.0")
+cuda = Has(is_available=lambda: False, device_count=lambda: 1)
+cuda.get_device_properties = lambda n: Has(name="Card", total_memory=1, uuid="u")
+"""
+    (tmp_path / "torch.py").write_text(head + source)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, GPU / "machine.py"], env=env, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout)
+    assert (answer["device"] and answer["device"]["name"], answer["no_gpu"]) == (device, words)
+    assert answer["no_torch"] == ""
+
+
+def test_parts_find_what_was_on_the_path_behind_the_wheels(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys, run\n"
+        "run.install = lambda *_: run.Installed('compiled', '')\n"
+        "print(run._prepare(pathlib.Path('wheels'), pathlib.Path(sys.argv[1]))[0]['PYTHONPATH'])"
+    )
+    env = {**os.environ, "PYTHONPATH": "/of/the/machine"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], env=env, cwd=GPU, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().split(os.pathsep)[-2:] == [str(tmp_path / "site"), "/of/the/machine"]
 
 
 def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from typing import Any
@@ -148,5 +147,5 @@ class FromPinned(Copy):
 
 
 WAYS = {"as they lie": Copy, "through one pinned buffer": ThroughPinned}
-if ON_GPU and importlib.util.find_spec("torch") is not None:
+if ON_GPU:
     WAYS |= {"pinned where they lie": PinnedWhereTheyLie, "from pinned memory": FromPinned}

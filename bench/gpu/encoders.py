@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import random
 import time
 from collections.abc import Sequence
@@ -19,7 +20,11 @@ from typing import Any, Protocol
 
 VOCABULARY = 8192
 SEED = 7
-HAS_TORCH = importlib.util.find_spec("torch") is not None
+WHY_NO_TORCH = os.environ.get("PART_NO_TORCH", "") or (
+    "" if importlib.util.find_spec("torch") is not None else "PyTorch is not installed"
+)
+"""The reason why PyTorch is not used; an install may be there and broken, which the driver has tried once for all."""
+HAS_TORCH = not WHY_NO_TORCH
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
 
 Ids = Sequence[Sequence[int]]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,28 @@ from typing import Any
 PACKAGES = ("penstock", "torch", "triton", "numpy", "tokenizers", "safetensors", "fastapi", "uvicorn", "litserve")
 
 
-def device() -> dict[str, Any] | None:
-    """The first GPU that torch sees; None without torch, or without one."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
+def try_torch() -> tuple[Any, str]:
+    """PyTorch, or None where it cannot be used; and the reason why there is no GPU, "" if there is one."""
+    if importlib.util.find_spec("torch") is None:
+        return None, "PyTorch is not installed"
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            import torch
+
+            if torch.cuda.is_available():
+                return torch, ""
+            built = torch.version.cuda
+        except Exception as error:  # noqa: BLE001  # a broken install raises anything
+            return None, f"PyTorch cannot be used: {type(error).__name__}: {error}"
+    if built is None:
+        return torch, "PyTorch is built without CUDA"
+    said = [f": {warning.message}" for warning in warned if "CUDA" in str(warning.message)]
+    return torch, "PyTorch finds none" + "".join(said[-1:])
+
+
+def device(torch: Any) -> dict[str, Any]:
+    """The first GPU that torch sees."""
     properties = torch.cuda.get_device_properties(0)
     return {
         "name": properties.name,
@@ -31,7 +47,7 @@ def device() -> dict[str, Any] | None:
     }
 
 
-def versions() -> dict[str, str]:
+def versions(torch: Any) -> dict[str, str]:
     """What the figures depend on, by name."""
     found = {
         "python": sys.version.split()[0],
@@ -44,7 +60,6 @@ def versions() -> dict[str, str]:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
-    torch = sys.modules.get("torch")
     if torch is not None:
         found["cuda"] = str(torch.version.cuda)
     return found
@@ -59,4 +74,11 @@ def _driver() -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"device": device(), "versions": versions()}))
+    torch_here, why_no_gpu = try_torch()
+    answer = {
+        "device": None if why_no_gpu else device(torch_here),
+        "no_gpu": why_no_gpu,
+        "no_torch": why_no_gpu if torch_here is None else "",
+        "versions": versions(torch_here),
+    }
+    print(json.dumps(answer))

@@ -107,6 +107,9 @@ def _run(parts: Sequence[Part], wheels: Path | None, out: Path, folder: Path) ->
     env["PART_DEVICE"] = "cuda" if machine["device"] else "cpu"
     if not machine["device"]:
         env["OMP_NUM_THREADS"] = "1"  # a dozen processes with small models: their threads would wait for each other
+        machine["versions"]["gpu"] = f"none: {machine['no_gpu']}"
+        print(f"no GPU: {one_line(machine['no_gpu'])}", file=sys.stderr, flush=True)
+    env["PART_NO_TORCH"] = one_line(machine["no_torch"])
     reports = [PartReport(part.name, why="it was not reached") for part in parts]
     day = datetime.now().astimezone().strftime("%Y-%m-%d")
     report = Report(machine["device"], machine["versions"], installed.build, installed.why, day, reports)
@@ -203,7 +206,7 @@ def _prepare(wheels: Path | None, folder: Path) -> tuple[dict[str, str], Install
         except WrongWheels as error:
             raise CannotRun(str(error)) from None
         packages = [SOURCES, site] if installed.build == "sources" else [site]
-        env["PYTHONPATH"] = _paths(HERE, HERE.parent, *packages)
+        env["PYTHONPATH"] = _paths(HERE, HERE.parent, *packages, os.environ.get("PYTHONPATH", ""))
         return env, installed
     why = ""
     for place in (COMPILED, SOURCES):

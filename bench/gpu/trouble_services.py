@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import importlib.util
 import os
 import subprocess
 import time
 from typing import Any
 
 import penstock as ps
+from encoders import HAS_TORCH
 
 ON_GPU = os.environ.get("PART_DEVICE") == "cuda"
 
@@ -45,7 +45,7 @@ class Lose(ps.Stage):
 
 def _torch_error(words: str) -> BaseException:
     """The error as PyTorch has it, of its own class where it is installed."""
-    if importlib.util.find_spec("torch") is not None:
+    if HAS_TORCH:
         import torch
 
         if hasattr(torch, "AcceleratorError"):

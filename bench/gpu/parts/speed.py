@@ -19,7 +19,7 @@ from typing import Any
 
 import penstock as ps
 from callers import Load, load, request_bytes
-from encoders import HAS_NUMPY, Encoder, Shape, alike, kind_here, make_encoder, shape_of, some_ids
+from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, kind_here, make_encoder, shape_of, some_ids
 from meter import VARIABLE, Notes, read_notes
 from part import Part
 from procfs import costs, cpu_seconds
@@ -104,8 +104,8 @@ class Bare:
 def run(part: Part) -> None:
     """Start everything, measure in turns, and tell after each round."""
     part.note(f"Encoders: {kind_here()}." + ("" if part.on_gpu else " Small ones, so the speeds say nothing."))
-    if importlib.util.find_spec("torch") is None:
-        part.note("PyTorch is not installed.")
+    if WHY_NO_TORCH:
+        part.note(f"{WHY_NO_TORCH}.")
     tokenizer = part.folder / "tokenizer.json"
     train_tokenizer(tokenizer)
     os.environ["GPU_TOKENIZER"] = str(tokenizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
@@ -11,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from encoders import HAS_TORCH, WHY_NO_TORCH
 from part import NotRun, Part
 from serving import Server, free_port
 
@@ -134,8 +134,8 @@ def _cuda_start(part: Part) -> None:
 
 
 def _compiler(part: Part) -> None:
-    if importlib.util.find_spec("torch") is None:
-        part.note("torch.compile was not run: PyTorch is not installed.")
+    if not HAS_TORCH:
+        part.note(f"torch.compile was not run: {WHY_NO_TORCH}.")
         return
     seconds = min(COMPILE_SECONDS, part.seconds_left() - 1)
     done = _python(COMPILE, seconds, part.device)
