@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import sys
 import time
 from typing import Any
 
@@ -96,6 +97,12 @@ shorten = ps.Service(ps.stage(Shorten), name="shorten")
 # -- most of the memory -----------------------------------------------------------------------------------------------
 
 HELD = 0.6
+KEEPER = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stdin.read()
+time.sleep(0.7)
+"""
 
 
 class Hold(ps.Stage):
@@ -115,8 +122,8 @@ class Hold(ps.Stage):
             except BlockingIOError:
                 raise MemoryError("another process has it") from None
             # As a driver that takes its time: the memory is held a while longer than the worker lives.
-            stays = "trap '' TERM; read line; sleep 0.7"
-            self.keeper = subprocess.Popen(["/bin/sh", "-c", stays], stdin=subprocess.PIPE, pass_fds=[self.held])
+            command = [sys.executable, "-I", "-S", "-c", KEEPER]
+            self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[self.held])
 
     def predict(self, x: int) -> int:
         if x < 0:
