@@ -34,7 +34,11 @@ x = torch.ones(8, 64, device=device)
 with torch.inference_mode():
     module(x)
     began = time.perf_counter()
-    torch.compile(module)(x)
+    try:
+        torch.compile(module)(x)
+    except Exception as error:
+        # Its first lines are the reason; behind them is advice on how to see more.
+        sys.exit(" ".join(str(error).split("\\n")[:2]))
     if device == "cuda":
         torch.cuda.synchronize()
     print(time.perf_counter() - began)
