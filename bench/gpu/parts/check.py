@@ -28,7 +28,8 @@ def run(part: Part) -> None:
         env = {**os.environ, "GPU_MODEL": model, "COLUMNS": "200", "NO_COLOR": "1"}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         print(f"{model}:\n{done.stdout}{done.stderr}", flush=True)
-        part.check(f"{model}: nothing is wrong", done.returncode == 0, done.stderr.strip().rpartition("\n")[2])
+        words = f"status {done.returncode}: {done.stderr.strip().rpartition(chr(10))[2]}" if done.returncode else ""
+        part.check(f"{model}: nothing is wrong", not done.returncode, words)
         found = LINE.search(done.stdout)
         part.check(f"{model}: a size to copy", found is not None, found[0] if found else done.stdout[-300:])
         rates = {int(size): float(rate) for size, rate in RATE.findall(done.stdout)}
