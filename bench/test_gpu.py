@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from typing import Any
 import pytest
 
 from findings import MOST_FINDINGS, Figure, Garbled, PartReport, Report
+from part import Part
+from parts import speed
+from serving import Server, ServerFailed
 
 GPU = Path(__file__).parent / "gpu"
 
@@ -282,6 +286,22 @@ def test_a_wrong_call_is_a_sentence_before_anything_runs(
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
+
+
+def test_the_rest_is_measured_where_a_peer_does_not_come_up(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    part = Part(write, 60.0, tmp_path, "cpu")
+    for name, ours in (("LitServe", False), ("HTTP, tokenizer in a stage", True)):
+        with (
+            pytest.raises(ServerFailed) if ours else contextlib.nullcontext(),
+            Server([sys.executable, "-c", "print('no semaphores'); exit(3)"], tmp_path / "log", 1) as server,
+        ):
+            assert not speed._came_up(part, name, server)
+    os.close(write)
+    with os.fdopen(read) as found:
+        assert [json.loads(line) for line in found] == [
+            {"note": "LitServe was not run: it ended with status 3: no semaphores"}
+        ]
 
 
 def test_each_part_has_a_module() -> None:

@@ -23,7 +23,7 @@ from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, kind_here, 
 from meter import VARIABLE, Notes, read_notes
 from part import Part
 from procfs import costs, cpu_seconds
-from serving import Server, free_port
+from serving import Server, ServerFailed, free_port
 from texts import open_tokenizer, some_texts, train_tokenizer
 
 ROUNDS = 3
@@ -32,6 +32,8 @@ WORKER = "penstock.worker"
 LIMIT_OF_AIM = 5000
 """Items a second of the bare loop up to which the aims are meant: a faster encoder waits for the coordinator."""
 HERE = Path(__file__).resolve().parents[1]
+PEERS = {"FastAPI by hand": ("fastapi", "fastapi_batcher.py"), "LitServe": ("litserve", "litserve_server.py")}
+"""The package that each peer needs, and its program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +128,14 @@ def run(part: Part) -> None:
             counts = (1, 32, 256) if model == "BERT-base" else (1, 256)
             calls = functools.partial(_call_in_process, part, runner, service, model, bare[model].ids)
             series += [Series(model, "in process", callers, calls) for callers in counts]
+            words = _words(tokenizer, shape)
+            wire = [request_bytes(json.dumps(text).encode(), path="/predict", accept=ACCEPT) for text in words]
             for (of, name), server in servers.items():
-                if of == model:
-                    server.ready(part.seconds_left() - 20)
-                    words = _words(tokenizer, shape)
-                    _same(part, server, f"{model}, {name}", bare[model].encoder, tokenizer, shape, words[0])
-                    wire = [request_bytes(json.dumps(t).encode(), path="/predict", accept=ACCEPT) for t in words]
-                    calls = functools.partial(_call_over_http, part, server, wire, _meter(part, model, name))
-                    series += [Series(model, name, callers, calls) for callers in counts]
+                if of != model or not _came_up(part, name, server):
+                    continue
+                _same(part, server, f"{model}, {name}", bare[model].encoder, tokenizer, shape, words[0])
+                calls = functools.partial(_call_over_http, part, server, wire, _meter(part, model, name))
+                series += [Series(model, name, callers, calls) for callers in counts]
         _measure(part, bare, series)
         _judge(part, bare, series)
 
@@ -160,15 +162,24 @@ def _servers(part: Part, model: str) -> Iterator[tuple[str, Server]]:
     if model != "BERT-base":
         return
     yield started("HTTP, tokenizer in the hook", "encoding_services:hooked")
-    for name, package, program in (
-        ("FastAPI by hand", "fastapi", "fastapi_batcher.py"),
-        ("LitServe", "litserve", "litserve_server.py"),
-    ):
+    for name, (package, program) in PEERS.items():
         missing = [needed for needed in (package, "uvicorn", "numpy") if importlib.util.find_spec(needed) is None]
         if missing:
             part.note(f"{name} was not run: {', '.join(missing)} is not installed.")
         else:
             yield started(name, [str(HERE / program)])
+
+
+def _came_up(part: Part, name: str, server: Server) -> bool:
+    """Wait until it is ready; False for a peer that is not, which is noted."""
+    try:
+        server.ready(part.seconds_left() / 3 if name in PEERS else part.seconds_left() - 20)
+    except ServerFailed as error:
+        if name not in PEERS:
+            raise
+        part.note(f"{name} was not run: {error}")
+        return False
+    return True
 
 
 def _in_process(part: Part, model: str) -> ps.Service:
