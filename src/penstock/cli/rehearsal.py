@@ -236,16 +236,35 @@ async def _run_example(service: Service, what: str, example: object, tell: Tell)
             outcomes[answered] = await _submit(service, payload, codec_in, codec_out)
         for finding in _findings(outcomes):
             tell(finding)
-    tell(Step(f"{what} in process"))
-    tell(_finding(f"{what} in process", await _submit(service, dumps(example), Codec.PICKLE, Codec.PICKLE)))
+    in_process = f"{what} in process"
+    tell(Step(in_process))
+    try:
+        pickled = dumps(example)
+    except ValueError as error:
+        tell(Finding(in_process, f"cannot be sent: {error}"))
+    else:
+        tell(_finding(in_process, await _submit(service, pickled, Codec.PICKLE, Codec.PICKLE)))
 
 
 async def _run_answer(service: Service, what: str, example: Example, tell: Tell) -> None:
     tell(Step(what))
-    outcome = await _submit(service, dumps(example.input), Codec.PICKLE, Codec.PICKLE)
+    try:
+        pickled = dumps(example.input)
+    except ValueError:
+        return  # it was told of the example
+    outcome = await _submit(service, pickled, Codec.PICKLE, Codec.PICKLE)
     if not isinstance(outcome, Result):
         return  # it was told as an error of the example
-    words = difference(example.output, loads(join_payload(outcome.payload)), example.tolerance)
+    try:
+        came = loads(join_payload(outcome.payload))
+    except ValueError as error:
+        tell(Finding(what, f"the answer {error}"))
+        return
+    try:
+        words = difference(example.output, came, example.tolerance)
+    except Exception as error:  # noqa: BLE001  # to compare objects is the user's code
+        found = describe_error(error)
+        words = f"the answer cannot be compared: {found.type_name} at {found.raised_at}: {found.message}"
     tell(Finding(what, words, note="" if words else "as wanted"))
 
 

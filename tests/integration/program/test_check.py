@@ -349,6 +349,49 @@ def test_an_answer_that_is_the_one_of_its_example_is_well(module):
     assert "ok │ examples[0] and its answer │ as wanted" in output
 
 
+UNSENT = """
+import threading
+import penstock as ps
+
+class Half:
+    def __init__(self):
+        self.whole = True
+
+    def __eq__(self, other):
+        return self.whole == other.whole
+
+    def __getstate__(self):
+        return {"half": True}
+
+class Locked(ps.Stage):
+    examples = [ps.Example(threading.Lock(), 1)]
+
+    def predict(self, lock) -> int:
+        return 1
+
+class Lost(ps.Stage):
+    examples = [ps.Example(1, Half())]
+
+    def predict(self, x: int):
+        return Half()
+
+locked, lost = ps.Service(Locked, name="locked"), ps.Service(Lost, name="lost")
+"""
+
+
+@pytest.mark.parametrize(
+    ("service", "words"),
+    [
+        ("locked", "wrong │ examples[0] in process │ cannot be sent: `lock` cannot be pickled: cannot pickle"),
+        ("lost", "wrong │ examples[0] and its answer │ the answer cannot be compared: builtins.AttributeError at "),
+    ],
+)
+def test_an_example_whose_objects_cannot_be_pickled_or_compared_is_a_finding(module, service, words):
+    status, output, _ = spoken(module(UNSENT), "check", f"model:{service}", env={"COLUMNS": "400"})
+    assert status == 1
+    assert words in " ".join(output.split())
+
+
 def test_a_name_that_cannot_be_served_is_a_finding(module):
     status, output = found(module(pair(name="docs")))
     assert status == 1
