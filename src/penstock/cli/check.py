@@ -168,7 +168,7 @@ def _measure_one(process: CheckProcess, patience: float, figures: StageFigures, 
             case _:
                 figures.take(report)
 
-    fault = follow(process, patience, what, take)
+    fault = follow(process, patience, what, take, end=f"{what}: the end of the process")
     findings += [fault] if fault is not None else []
     figures.finished = not findings
     return findings

@@ -96,10 +96,17 @@ class CheckProcess:
         return describe_exit(status)
 
 
-def follow(process: CheckProcess, patience: float, step: str, take: Callable[[Report], None]) -> Finding | None:
+def follow(
+    process: CheckProcess,
+    patience: float,
+    step: str,
+    take: Callable[[Report], None],
+    *,
+    end: str = "the end of the process",
+) -> Finding | None:
     """Hand what `process` reports to `take`, and end it; a finding where it did not end by itself, and well.
 
-    `step` is what it begins with.  After a NothingToCheck it is not waited for.
+    `step` is what it begins with, and `end` what follows all the others.  After a NothingToCheck it is not waited for.
     """
     done = False
     try:
@@ -108,7 +115,7 @@ def follow(process: CheckProcess, patience: float, step: str, take: Callable[[Re
                 case Step(what):
                     step = what
                 case Done():
-                    step, done = "the end of the process", True
+                    step, done = end, True
                 case NothingToCheck():
                     take(report)
                     return None

@@ -59,25 +59,28 @@ def measure(monkeypatch):
     return call
 
 
-def test_stages_that_hang_end_or_cannot_be_imported_are_wrong_and_the_next_is_measured(measure):
+def test_stages_that_hang_end_or_cannot_be_imported_are_wrong_and_the_others_are_measured(measure):
     findings, figures, shown = measure(
-        *map(StageToMeasure, "abcd"),
+        *map(StageToMeasure, "abcde"),
         a=[Step("measuring stage a: 1 at once"), TimeoutError()],
         b=["signal SIGKILL"],
         c=[NothingToCheck(traceback="Traceback ...")],
         d=[Step("measuring stage d: 1 at once"), SetupTook(Memory(2**30)), RAN, Done()],
+        e=[Done(), "exit status 5"],
     )
     killed = "signal SIGKILL; where there is too little memory, the kernel ends a process so"
     assert findings == [
         Finding("measuring stage a: 1 at once", "it did not finish within 7 s; --timeout gives it longer"),
         Finding("measuring stage b", f"the check's process ended: {killed}"),
         Finding("measuring stage c", "Traceback ..."),
+        Finding("measuring stage e: the end of the process", "the check's process ended: exit status 5"),
     ]
     assert [(each.stage, each.ran, each.finished) for each in figures] == [
         ("a", [], False),
         ("b", [], False),
         ("c", [], False),
         ("d", [RAN], True),
+        ("e", [], False),
     ]
     assert shown == ["measuring stage a: 1 at once", "measuring stage d: 1 at once"]
 
