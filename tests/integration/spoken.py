@@ -93,6 +93,9 @@ class _Rehearsed:
     def end(self) -> str:
         return "exit status 0"
 
+    def printed(self) -> str:
+        return ""
+
 
 @contextlib.contextmanager
 def _in_folder(folder: Path, env: dict[str, str]) -> Iterator[None]:

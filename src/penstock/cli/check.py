@@ -18,6 +18,7 @@ from rich.text import Text
 from penstock.cli.check_process import CheckProcess, follow
 from penstock.cli.findings import Finding, MeasuringOrder, NothingToCheck, Report, StageToMeasure, Step
 from penstock.cli.measurements import StageFigures
+from penstock.codec.text import without_controls
 from penstock.config import ArtifactOptions
 from penstock.core.load_progress import cut_to_width
 from penstock.errors import ConfigError, PenstockError
@@ -55,7 +56,8 @@ def check(name: str, patience: float, console: Console, *, artifact: ArtifactOpt
         table.add_column(column, overflow="fold")
     for finding in findings:
         # As `Text`: rich would read markup in a plain string, and a user's error may look like markup.
-        table.add_row(_mark(finding), Text(finding.what), Text((finding.problem or finding.note).rstrip()))
+        words = without_controls((finding.problem or finding.note).rstrip())
+        table.add_row(_mark(finding), Text(finding.what), Text(words))
     wrong = sum(bool(finding.problem) for finding in findings)
     warned = sum(finding.warning for finding in findings)
     skipped = sum(finding.skipped for finding in findings)

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
@@ -24,6 +25,10 @@ from penstock.runtime.process import describe_exit
 _LONGEST_POLL_MILLISECONDS = 2**31 - 1
 """The longest wait that poll(2) takes."""
 _KILLED = describe_exit(-signal.SIGKILL)
+_PIPE_BYTES = 1 << 16
+"""No pipe of ours holds more."""
+_LAST_BYTES, _LAST_LINES = 4096, 10
+"""How much is shown of what a stage that was measured has printed last."""
 
 
 class CheckProcess:
@@ -55,6 +60,7 @@ class CheckProcess:
                 stdin=subprocess.DEVNULL,
                 # A stage that prints something for each batch has done so before, and would for each run.
                 stdout=None if order is None else subprocess.DEVNULL,
+                stderr=None if order is None else subprocess.PIPE,
                 pass_fds=inherited,
                 env=environment,
                 process_group=0,
@@ -64,25 +70,46 @@ class CheckProcess:
             os.close(lifeline)
         self._patience = patience
         self._pidfd = os.pidfd_open(self._popen.pid)
+        self._stderr = self._popen.stderr
+        self._printed = b""
+        """The last of what a process that measures a stage has written to standard error."""
 
     def reports(self) -> Iterator[Report]:
         """Yield the reports of the process until it ends; TimeoutError if no report comes within `patience` seconds."""
         ready = select.poll()
         ready.register(self._pipe, select.POLLIN)
         ready.register(self._pidfd, select.POLLIN)
+        if self._stderr is not None:
+            ready.register(self._stderr, select.POLLIN)
         kept = b""
+        due = time.monotonic() + self._patience
         while True:
-            found = [fd for fd, _ in ready.poll(min(self._patience * 1000, _LONGEST_POLL_MILLISECONDS))]
+            wait = max(0.0, min((due - time.monotonic()) * 1000, _LONGEST_POLL_MILLISECONDS))
+            found = [fd for fd, _ in ready.poll(wait)]
             if self._pipe in found:
-                piece = os.read(self._pipe, 1 << 16)
+                piece = os.read(self._pipe, _PIPE_BYTES)
                 if not piece:
                     ready.unregister(self._pipe)
                 *lines, kept = (kept + piece).split(b"\n")
                 yield from map(decode, lines)
-            elif found:
-                return  # the process has ended; a child of its may still have the pipe open
-            else:
+                due = time.monotonic() + self._patience
+            elif self._pidfd in found:
+                return  # the process has ended; a child of its may still have the pipes open
+            elif not found or time.monotonic() >= due:
                 raise TimeoutError
+            if self._stderr is not None and self._stderr.fileno() in found and not self._hear():
+                ready.unregister(self._stderr)
+
+    def _hear(self) -> bool:
+        """Keep the last of what is in the pipe of standard error; whether there was anything."""
+        assert self._stderr is not None
+        piece = os.read(self._stderr.fileno(), _PIPE_BYTES)
+        self._printed = (self._printed + piece)[-_LAST_BYTES:]
+        return bool(piece)
+
+    def printed(self) -> str:
+        """The last lines of what a process that measures a stage has written to standard error."""
+        return "\n".join(self._printed.decode(errors="replace").splitlines()[-_LAST_LINES:])
 
     def end(self) -> str:
         """Kill the process and its group; how the process ended, in words."""
@@ -90,6 +117,10 @@ class CheckProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         status = self._popen.wait()
+        if self._stderr is not None:
+            os.set_blocking(self._stderr.fileno(), False)
+            with contextlib.suppress(BlockingIOError), self._stderr:
+                self._hear()
         os.close(self._pidfd)
         os.close(self._pipe)
         os.close(self._lifeline)
@@ -108,7 +139,7 @@ def follow(
 
     `step` is what it begins with, and `end` what follows all the others.  After a NothingToCheck it is not waited for.
     """
-    done = False
+    done, problem = False, ""
     try:
         for report in process.reports():
             match report:
@@ -121,10 +152,13 @@ def follow(
                     return None
             take(report)
     except TimeoutError:
-        return Finding(step, f"it did not finish within {patience:g} s; --timeout gives it longer")
+        problem = f"it did not finish within {patience:g} s; --timeout gives it longer"
     finally:
         exit_words = process.end()
-    if done and exit_words == "exit status 0":
-        return None
-    hint = "; where there is too little memory, the kernel ends a process so" if exit_words == _KILLED else ""
-    return Finding(step, f"the check's process ended: {exit_words}{hint}")
+    if not problem:
+        if done and exit_words == "exit status 0":
+            return None
+        hint = "; where there is too little memory, the kernel ends a process so" if exit_words == _KILLED else ""
+        problem = f"the check's process ended: {exit_words}{hint}"
+    printed = process.printed()
+    return Finding(step, f"{problem}\n\nIt wrote last:\n{printed}" if printed else problem)

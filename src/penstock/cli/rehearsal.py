@@ -71,8 +71,11 @@ def main() -> None:
             min(patience + ORPHAN_GRACE_SECONDS, LONGEST_TIMER_SECONDS), exit=True, file=2
         )
         left = encode(report)
-        while left:
-            left = left[os.write(fd, left) :]
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except OSError as error:
+            sys.exit(f"what the check finds cannot be told: {error.strerror}; does the service close every descriptor?")
 
     try:
         if sys.argv[6:]:

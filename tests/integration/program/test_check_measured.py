@@ -15,6 +15,8 @@ LIMIT = 120.0
 
 STAGES = """
 import os
+import sys
+import threading
 
 import penstock as ps
 
@@ -23,7 +25,7 @@ class Words(ps.Stage):
     examples = ["a b", "c d e"]
 
     def predict(self, text: str) -> list[str]:
-        print("words were asked for")
+        print("words were asked for", file=sys.stderr)
         return text.split()
 
 
@@ -63,6 +65,17 @@ class Plain(ps.Stage):
         return x
 
 
+class Closes(ps.Stage):
+    examples = [1]
+
+    def setup(self) -> None:
+        if threading.current_thread() is threading.main_thread():  # before, the stage is a thread
+            os.closerange(3, 100)
+
+    def predict(self, x: int) -> int:
+        return x
+
+
 class Own(ps.Stage):
     batch = ps.Batch(max_size=3, max_wait=0)
     examples = [1]
@@ -72,7 +85,8 @@ class Own(ps.Stage):
 
 
 square = ps.external("square", item=int, result=int, examples=[3])
-service = ps.Service(Words, Large, Killed, Broken, Plain, square, ps.stage(Plain, name="Behind"), Own, name="mixed")
+behind = ps.stage(Plain, name="Behind")
+service = ps.Service(Words, Large, Killed, Broken, Plain, square, behind, Closes, Own, name="mixed")
 """
 
 
@@ -150,7 +164,13 @@ def test_a_stage_that_ends_its_process_is_wrong_and_the_next_is_measured(measure
 def test_a_stage_that_fails_at_a_size_is_wrong(measured):
     words = "measuring stage Broken: 2 at once │ stage 'Broken' raised builtins.LookupError: two are too many"
     assert f"wrong │ {words}" in measured.line
-    assert "2 wrong, " in measured.line
+    assert "3 wrong, " in measured.line
+
+
+def test_a_stage_that_closes_every_descriptor_is_wrong_and_what_it_wrote_last_is_told(measured):
+    words = "measuring stage Closes: setup and examples │ the check's process ended: exit status 1"
+    assert f"wrong │ {words}" in measured.line
+    assert "It wrote last: │ │ │ │ what the check finds cannot be told: Bad file descriptor; does the" in measured.line
 
 
 def test_stages_that_cannot_be_measured_are_skipped_with_the_reason(measured):
@@ -263,8 +283,8 @@ def test_a_stage_that_computes_on_a_device_is_measured_there_and_on_its_own_gpu(
 
 
 HANGS = """
+import os
 import subprocess
-import sys
 import threading
 import time
 
@@ -277,7 +297,8 @@ class Model(ps.Stage):
     def predict(self, x: int) -> int:
         if threading.current_thread() is threading.main_thread():  # before, the stage is a thread
             subprocess.Popen(["sleep", "1000"])
-            print("hangs now", file=sys.stderr, flush=True)
+            with open(f"/proc/{os.getppid()}/fd/2", "w") as of_the_check:
+                print("hangs now", file=of_the_check)
             time.sleep(1000)
         return x
 

@@ -43,6 +43,9 @@ class Played:
     def end(self):
         return self._exit
 
+    def printed(self):
+        return ""
+
 
 @pytest.fixture
 def measure(monkeypatch):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.cli import check, check_process
-from penstock.cli.findings import Done, Finding, Step, encode
+from penstock.cli.findings import Done, Finding, StageToMeasure, Step, encode
 from penstock.config import ArtifactOptions
 
 
@@ -81,6 +81,7 @@ def test_each_report_may_take_the_whole_patience(process, monkeypatch, patience,
             return self._poll.poll(limit)
 
     monkeypatch.setattr(check_process, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    monkeypatch.setattr(check_process, "time", SimpleNamespace(monotonic=lambda: 1.0))
     process(told(Step("import"), Finding("a", note="b"), Done()))
     assert rehearsed(patience) == [Finding("a", note="b")]
     assert set(polled) == {milliseconds}
@@ -90,6 +91,26 @@ def test_each_report_may_take_the_whole_patience(process, monkeypatch, patience,
 def test_a_process_that_ends_within_a_step_is_a_finding_of_that_step(process, end, how):
     process(told(Step("import"), Finding("a", note="b"), Step("teardown")) + f"\n{end}")
     assert rehearsed(20.0) == [Finding("a", note="b"), Finding("teardown", f"the check's process ended: {how}")]
+
+
+def measured(*stages, patience):
+    return check._measure("model:service", patience, ArtifactOptions(), stages, [], lambda _: None)
+
+
+def test_what_a_measured_stage_prints_is_shown_where_its_process_ends_and_only_the_end_of_it(process, capfd):
+    many = "for line in $(seq 20000); do echo line $line >&2; done"
+    process(f"echo out; {many}\n{told(Step('setup'))}\nexit 3")
+    (finding,) = measured(StageToMeasure("a"), patience=20.0)
+    lines = "\n".join(f"line {number}" for number in range(19991, 20001))
+    assert finding == Finding("setup", f"the check's process ended: exit status 3\n\nIt wrote last:\n{lines}")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_measured_stage_that_prints_without_end_does_not_get_more_time_by_it(process):
+    process("while :; do echo y >&2; done")
+    (finding,) = measured(StageToMeasure("a"), patience=0.3)
+    slow = "it did not finish within 0.3 s; --timeout gives it longer"
+    assert finding.problem.startswith(f"{slow}\n\nIt wrote last:\ny\n")
 
 
 def test_an_end_after_everything_was_looked_at_is_that_of_the_process(process):
