@@ -16,7 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.check_process import CheckProcess, follow
-from penstock.cli.findings import Finding, MeasuringOrder, NothingToCheck, Report, StageToMeasure, Step
+from penstock.cli.findings import (
+    Finding,
+    MeasuringOrder,
+    NothingToCheck,
+    Report,
+    StageToMeasure,
+    Step,
+    results_not_kept,
+)
 from penstock.cli.measurements import StageFigures
 from penstock.codec.text import without_controls
 from penstock.config import ArtifactOptions
@@ -131,8 +139,13 @@ def _measure(
         inputs: IO[bytes] | None = None
         for stage in stages:
             what, given = f"measuring stage {stage.stage}", inputs
-            # An open file without a name: it takes no memory of the stages, and is gone however this process ends.
-            inputs = files.enter_context(tempfile.TemporaryFile()) if stage.feeds else None
+            inputs = None
+            if stage.feeds:
+                # An open file without a name: it takes no memory of the stages, and is gone however this process ends.
+                try:
+                    inputs = files.enter_context(tempfile.TemporaryFile())
+                except OSError as error:
+                    findings.append(results_not_kept(what, error))
             why = stage.skipped
             if stage.fed and (given is None or not os.fstat(given.fileno()).st_size):
                 why = "the stage before it, whose results it gets, gave none"
@@ -172,7 +185,7 @@ def _measure_one(process: CheckProcess, patience: float, figures: StageFigures, 
 
     fault = follow(process, patience, what, take, end=f"{what}: the end of the process")
     findings += [fault] if fault is not None else []
-    figures.finished = not findings
+    figures.finished = not any(finding.problem for finding in findings)
     return findings
 
 

@@ -111,6 +111,12 @@ class MeasuringOrder(msgspec.Struct, frozen=True):
     """The descriptor of a file for what the stage gives for each of its inputs; -1 where that is not wanted."""
 
 
+def results_not_kept(what: str, error: Exception) -> Finding:
+    """The finding that the results of a stage, which `what` names, cannot be written down for the one behind it."""
+    note = f"its results cannot be kept for the next stage: {error}; the variable TMPDIR names a folder for them"
+    return Finding(what, note=note, warning=True)
+
+
 def encode(report: Report) -> bytes:
     """`report` as a line.  What UTF-8 cannot carry, for instance in a user's error, is escaped."""
     clean: dict[str, Any] = {

@@ -30,6 +30,7 @@ from penstock.cli.findings import (
     SetupTook,
     StageToMeasure,
     Step,
+    results_not_kept,
 )
 from penstock.cli.measurements import begins, runs_again, sizes_up_to
 from penstock.cli.memory_taken import await_devices, forget_peak, taken_at_most, taken_now
@@ -212,7 +213,11 @@ class _MeasuringEnd:
             if self._over:
                 return
         self._results = None
-        _write_payloads(self._results_file, results)  # now: a larger batch may end the process
+        try:
+            _write_payloads(self._results_file, results)  # now: a larger batch may end the process
+        except (OSError, ValueError) as error:
+            os.truncate(self._results_file, 0)  # the next stage finds nothing, and is skipped
+            self._tell(results_not_kept(self._what, error))
 
     def _climb(self) -> Iterator[Frame]:
         began = time.monotonic()
@@ -273,5 +278,5 @@ def _read_payloads(fd: int) -> list[bytes]:
 
 
 def _write_payloads(fd: int, payloads: Sequence[bytes]) -> None:
-    with open(fd, "wb") as file:
+    with open(fd, "wb", closefd=False) as file:
         file.write(msgspec.msgpack.encode(payloads))

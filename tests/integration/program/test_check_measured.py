@@ -15,6 +15,7 @@ LIMIT = 120.0
 
 STAGES = """
 import os
+import resource
 import sys
 import threading
 
@@ -76,6 +77,17 @@ class Closes(ps.Stage):
         return x
 
 
+class Unkept(ps.Stage):
+    examples = [1]
+
+    def setup(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))  # as on a full disk
+
+    def predict(self, x: int) -> int:
+        return x
+
+
 class Own(ps.Stage):
     batch = ps.Batch(max_size=3, max_wait=0)
     examples = [1]
@@ -85,8 +97,8 @@ class Own(ps.Stage):
 
 
 square = ps.external("square", item=int, result=int, examples=[3])
-behind = ps.stage(Plain, name="Behind")
-service = ps.Service(Words, Large, Killed, Broken, Plain, square, behind, Closes, Own, name="mixed")
+behind, unfed = ps.stage(Plain, name="Behind"), ps.stage(Plain, name="Unfed")
+service = ps.Service(Words, Large, Killed, Broken, Plain, square, behind, Closes, Unkept, unfed, Own, name="mixed")
 """
 
 
@@ -179,6 +191,13 @@ def test_stages_that_cannot_be_measured_are_skipped_with_the_reason(measured):
         "stage Behind │ it has no examples, and no stage before it gives it items, so it was not measured",
     ):
         assert f"skipped │ measuring {words}" in measured.line
+
+
+def test_a_stage_whose_results_cannot_be_written_down_is_measured_with_a_warning(measured):
+    words = "its results cannot be kept for the next stage: [Errno 27] File too large; the variable TMPDIR names"
+    assert f"warning │ measuring stage Unkept │ {words} a folder for them" in measured.line
+    assert "1 at once" in measured.rows("Unkept")
+    assert "skipped │ measuring stage Unfed │ the stage before it, whose results it gets, gave none" in measured.line
 
 
 def test_what_a_stage_prints_for_each_batch_is_not_written_for_each_run(measured):

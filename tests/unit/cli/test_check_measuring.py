@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -105,6 +106,20 @@ def test_a_stage_is_skipped_where_the_one_before_has_given_nothing(measure):
     findings, figures, _ = measure(*stages)
     assert findings == [Finding(f"measuring stage {stage}", note=GAVE_NONE, skipped=True) for stage in "bc"]
     assert [each.stage for each in figures] == ["a"]
+
+
+def test_a_stage_is_measured_where_there_is_no_folder_for_its_results(measure, monkeypatch):
+    def refuse():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(check.tempfile, "TemporaryFile", refuse)
+    findings, figures, _ = measure(StageToMeasure("a", feeds=True), StageToMeasure("b", fed=True), a=[RAN, Done()])
+    words = "its results cannot be kept for the next stage: [Errno 2] No usable temporary directory found; "
+    assert findings == [
+        Finding("measuring stage a", note=f"{words}the variable TMPDIR names a folder for them", warning=True),
+        Finding("measuring stage b", note=GAVE_NONE, skipped=True),
+    ]
+    assert [each.ran for each in figures] == [[RAN]]
 
 
 def test_the_process_of_a_stage_has_the_environment_of_its_first_worker(measure, monkeypatch):
