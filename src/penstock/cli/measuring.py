@@ -59,6 +59,7 @@ from penstock.transport.framing import (
 )
 from penstock.transport.messages import Launch, Problem, pack, unpack
 from penstock.worker.loop import work
+from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.stage_life import freeze_model
 
 Tell: TypeAlias = Callable[[Report], None]
@@ -151,7 +152,7 @@ class _MeasuringEnd:
         """How long the last batch ran."""
         self._peak = Memory(0)
         self._over = False
-        """Whether a batch found no memory, or failed."""
+        """Whether the stage or a batch failed, or found no memory."""
 
     def loaded(self) -> None:
         """The worker's module is imported; at the second call its stage is set up."""
@@ -168,17 +169,27 @@ class _MeasuringEnd:
         return frame
 
     def send(self, buffers: list[Any]) -> None:
-        await_devices()
+        lost: BaseException | None = None
+        try:
+            await_devices()
+        except USER_ERRORS as error:  # what has failed there fails wherever it is waited for, again and again
+            lost = error
         self._seconds = time.monotonic() - self._began
         self._peak = taken_at_most()
         statuses = written_statuses(buffers)
-        if statuses is not None and self._results is None and not any(statuses):
-            return  # large results are not copied, which would need memory
-        for frame in FrameDecoder(slabs=True).feed(b"".join(buffers)):
-            self._read(frame)
+        # Large results are not copied, which would need memory.
+        if statuses is None or self._results is not None or any(statuses):
+            for frame in FrameDecoder(slabs=True).feed(b"".join(buffers)):
+                self._read(frame)
+        if lost is not None and not self._over:
+            self._over = True
+            found = describe_error(lost)
+            words = f"the device failed: {found.type_name}: {found.message}"
+            self._tell(Finding(self._step() if self._size else self._what, words))
 
     def _read(self, frame: Frame) -> None:
         if frame.kind is Kind.FAILED:
+            self._over = True
             problem = unpack(frame.payloads[0], Problem)
             failed = "failed on its examples" if problem.on_examples else "could not be set up"
             error = StartFailed(f"it {failed}: {short_reason(problem)}", traceback=problem.traceback)
@@ -198,7 +209,7 @@ class _MeasuringEnd:
     def _schedule(self, launch: Launch) -> Iterator[Frame]:
         """The frames that the worker gets; what came of one is known when the next is asked for."""
         yield control_frame(Kind.LAUNCH, pack(launch))
-        if self._results_file >= 0:
+        if self._results_file >= 0 and not self._over:
             yield from self._collect()
         if not self._over:
             yield from self._climb()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.cli.findings import Memory
-from penstock.worker.device_memory import initialised_cuda
+from penstock.worker.device_memory import MOST_BYTES, MOST_DEVICES, initialised_cuda
 from penstock.worker.problems import USER_ERRORS
 
 _STATUS: Final = Path("/proc/self/status")
@@ -24,28 +24,37 @@ _FORGET_PEAK: Final = "5"
 
 def taken_now() -> Memory:
     """The memory that is taken at this moment."""
-    each = [cuda.memory_allocated(device) for cuda, device in _devices()]
-    return Memory(sum(each), on_device=True) if each else Memory(_resident("VmRSS"))
+    return _on_devices("memory_allocated") or Memory(_resident("VmRSS"))
 
 
 def taken_at_most() -> Memory:
     """The most that was taken since `forget_peak`; since the start of the process where the kernel cannot forget."""
-    each = [cuda.max_memory_allocated(device) for cuda, device in _devices()]
-    return Memory(sum(each), on_device=True) if each else Memory(_resident("VmHWM"))
+    return _on_devices("max_memory_allocated") or Memory(_resident("VmHWM"))
 
 
 def forget_peak() -> None:
     """Begin a new peak, which is what is taken now."""
-    for cuda, device in _devices():
-        cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(*USER_ERRORS):
+        for cuda, device in _devices():
+            cuda.reset_peak_memory_stats(device)
     with contextlib.suppress(OSError):
         _CLEAR_REFS.write_text(_FORGET_PEAK)
 
 
 def await_devices() -> None:
-    """Wait until the devices have done what they were given."""
+    """Wait until the devices have done what they were given; raises what went wrong there."""
     for cuda, device in _devices():
         cuda.synchronize(device)
+
+
+def _on_devices(function: str) -> Memory | None:
+    """The sum of what a function of `torch.cuda` tells of each device; None where it tells of none."""
+    try:
+        each = [getattr(cuda, function)(device) for cuda, device in _devices()]
+    except USER_ERRORS:
+        return None
+    usable = each and all(type(nbytes) is int and 0 <= nbytes <= MOST_BYTES for nbytes in each)
+    return Memory(sum(each), on_device=True) if usable else None
 
 
 def _devices() -> list[tuple[Any, int]]:
@@ -57,7 +66,8 @@ def _devices() -> list[tuple[Any, int]]:
         cuda = initialised_cuda(torch)
         if cuda is None:
             return []
-        return [(cuda, device) for device in range(cuda.device_count()) if cuda.memory_reserved(device)]
+        count = min(cuda.device_count(), MOST_DEVICES)
+        return [(cuda, device) for device in range(count) if cuda.memory_reserved(device)]
     except USER_ERRORS:  # it may be something of that name that is the user's
         return []
 

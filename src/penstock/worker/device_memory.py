@@ -15,8 +15,8 @@ from penstock.worker.problems import USER_ERRORS
 
 INTERVAL_SECONDS: Final = 1.0
 """Torch is asked at most once in so long: its answer is a hundred numbers of each device, and a batch waits for it."""
-_MOST_DEVICES: Final = 128
-_MOST_BYTES: Final = 1 << 62
+MOST_DEVICES: Final = 128
+MOST_BYTES: Final = 1 << 62
 """Numbers above these are none that torch gives."""
 
 
@@ -56,5 +56,5 @@ def _reserved(torch: Any) -> int | None:
     cuda = initialised_cuda(torch)
     if cuda is None:
         return None
-    total = sum([cuda.memory_reserved(device) for device in range(min(cuda.device_count(), _MOST_DEVICES))])
-    return total if type(total) is int and 0 <= total <= _MOST_BYTES else None
+    total = sum([cuda.memory_reserved(device) for device in range(min(cuda.device_count(), MOST_DEVICES))])
+    return total if type(total) is int and 0 <= total <= MOST_BYTES else None

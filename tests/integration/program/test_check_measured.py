@@ -114,9 +114,9 @@ class Measured(NamedTuple):
         return dict(re.findall(rf"^│ {stage} +│ ([^│]+?) +│ ([^│]+?) +│$", self.output, re.MULTILINE))
 
 
-def measure(folder, **variables):
+def measure(folder, service="service", **variables):
     status, output = run(
-        folder, "check", "model:service", "--measure", env={"COLUMNS": "400", **variables}, limit=LIMIT
+        folder, "check", f"model:{service}", "--measure", env={"COLUMNS": "400", **variables}, limit=LIMIT
     )
     return Measured(status, output, " ".join(output.split()))
 
@@ -216,7 +216,7 @@ TORCH = """
 class Cuda:
     '''Plays two devices, of which the stage begins the second; whoever else begins one fails.'''
 
-    begun, taken, most = False, 0, 0
+    begun, lost, taken, most = False, False, 0, 0
 
     def is_initialized(self):
         return self.begun
@@ -251,6 +251,8 @@ class Cuda:
 
     def synchronize(self, device):
         assert self.begun and device == 1
+        if self.lost:
+            raise RuntimeError("device-side assert triggered")
 
 
 cuda = Cuda()
@@ -287,7 +289,25 @@ class Encode(ps.Stage):
         return xs
 
 
+class Lost(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = [1]
+
+    def setup(self, raises: bool) -> None:
+        self.raises = raises
+        torch.cuda.take(1 << 30)
+
+    def predict(self, xs: list[int]) -> list[int]:
+        if len(xs) == 2 and threading.current_thread() is threading.main_thread():
+            torch.cuda.lost = True
+            if self.raises:
+                raise LookupError("no more of this")
+        return xs
+
+
+lost = [ps.stage(Lost, name=f"Lost{raises:d}", setup={"raises": raises}) for raises in (False, True)]
 service = ps.Service(Host, ps.stage(Encode, gpus=[1]), name="encode")
+losing = ps.Service(*lost, name="losing")
 """
 
 
@@ -299,6 +319,15 @@ def test_a_stage_that_computes_on_a_device_is_measured_there_and_on_its_own_gpu(
     assert found.rows("Encode")["memory of setup"] == "3.0 GiB, on the device"
     assert found.rows("Encode")["memory of one more item"] == "5.0 MiB, on the device"
     assert found.rows("Host")["memory of setup"].endswith("resident: too little to be seen")
+
+
+def test_a_device_that_fails_at_a_size_is_wrong_and_an_error_of_the_stage_is_told_first(module):
+    folder = module(ON_DEVICE)
+    (folder / "torch.py").write_text(TORCH)
+    found = measure(folder, "losing")
+    assert "Lost0: 2 at once │ the device failed: builtins.RuntimeError: device-side assert triggered" in found.line
+    assert "Lost1: 2 at once │ stage 'Lost1' raised builtins.LookupError: no more of this" in found.line
+    assert "2 wrong, " in found.line
 
 
 HANGS = """

@@ -92,6 +92,20 @@ def test_torch_that_is_not_there_or_in_part_is_no_device(monkeypatch, module):
         assert action() is None or not action().on_device
 
 
+@pytest.mark.parametrize("told", ["10", None, 1.5, -1, 1 << 64, SystemExit])
+def test_where_torch_tells_no_size_the_resident_memory_is_told(torch, told):
+    def tell(_device):
+        if told is SystemExit:
+            raise told
+        return told
+
+    cuda = torch(reserved=[1])
+    cuda.memory_allocated = cuda.max_memory_allocated = cuda.reset_peak_memory_stats = tell
+    forget_peak()
+    assert not taken_now().on_device
+    assert not taken_at_most().on_device
+
+
 def test_resident_memory_is_what_is_taken_and_its_peak_can_be_forgotten(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     before = taken_now().nbytes
