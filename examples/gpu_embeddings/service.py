@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ class Tokenize(ps.Stage):
     examples = ["The gate lets the water in."]
 
     def setup(self) -> None:
-        from model import MAX_TOKENS, model_folder
+        from model_files import MAX_TOKENS, model_folder
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
@@ -40,7 +41,8 @@ class Embed(ps.Stage):
     examples = [[101, *[1996] * (length - 2), 102] for length in (8, 64, 256)]
 
     def setup(self) -> None:
-        from model import SentenceModel, model_folder
+        from model import SentenceModel
+        from model_files import model_folder
 
         self.model = SentenceModel(model_folder(), "cuda" if self.worker.gpus else None)
 
@@ -52,7 +54,9 @@ def gpus() -> list[int] | None:
     """Numbers of the GPUs that this process sees; None if it knows of none.  Neither torch nor CUDA is loaded."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [path.name for path in DRIVER.glob("*")] if visible is None else visible.split(",")
-    return list(range(len([name for name in names if name not in ("", "-1")]))) or None
+    # As CUDA reads the variable: what follows an empty entry, or -1, is not seen.
+    seen = list(takewhile(lambda name: name.strip() not in ("", "-1"), names))
+    return list(range(len(seen))) or None
 
 
 tokenize = ps.stage(Tokenize, workers=4, env={"CUDA_VISIBLE_DEVICES": ""})

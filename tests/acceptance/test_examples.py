@@ -221,6 +221,8 @@ def test_pydantic_models_hold_at_the_door(served):
         ("MIG-7c1e7d2a,MIG-f3a5", 1, [0, 1]),
         ("", 2, None),
         ("-1", 2, None),
+        (" ", 2, None),
+        ("3,-1,5", 8, [0]),
     ],
 )
 def test_the_service_on_gpus_counts_those_it_sees_without_torch(monkeypatch, tmp_path, visible, driver, found):

@@ -35,8 +35,9 @@ def test_its_vectors_are_those_of_the_example_in_numpy_whatever_shares_their_bat
     numpy_model, torch_model = module("sentence_embeddings"), module("gpu_embeddings")
     random = np.random.default_rng(1)
     texts = [[101, *random.integers(1000, 30_000, n).tolist(), 102] for n in (7, 0, 1, 6, 62, 254)]
-    expected = numpy_model.SentenceModel(numpy_model.model_folder()).encode(texts)
-    model = torch_model.SentenceModel(torch_model.model_folder(), "cpu", dtype)
+    folder = numpy_model.model_folder()
+    expected = numpy_model.SentenceModel(folder).encode(texts)
+    model = torch_model.SentenceModel(folder, "cpu", dtype)
     assert {each.dtype for each in model.network.parameters()} == {dtype}
     alone = np.concatenate([model.encode([text]).numpy() for text in texts])
     for found in (model.encode(texts).numpy(), alone):
