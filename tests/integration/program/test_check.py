@@ -149,13 +149,13 @@ def test_a_module_that_does_not_import_is_shown_by_the_process_of_the_check(modu
 
 @pytest.mark.parametrize(
     "text",
-    ["[/red]", "[bold]x", "a \\[b", "[link=x]", "\udcff"],
-    ids=["end of a style", "style", "escaped", "link", "surrogate"],
+    ["[/red]", "[bold]x", "a \\[b", "[link=x]", "\udcff", "\x1b[2J"],
+    ids=["end of a style", "style", "escaped", "link", "surrogate", "control"],
 )
-def test_what_an_error_says_is_shown_as_it_is(module, text):
+def test_what_an_error_says_is_shown_and_does_nothing_to_the_terminal(module, text):
     status, output, _ = spoken(module(source(in_setup=f"raise OSError({text!r})")), "check", "model:service")
     assert status == 1
-    shown = text.encode("utf-8", "backslashreplace").decode()
+    shown = text.encode("utf-8", "backslashreplace").decode().replace("\x1b", "\\x1b")
     assert f"OSError: {shown} " in output
     assert "1 wrong, 1 well" in output
 
