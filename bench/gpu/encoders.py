@@ -105,6 +105,10 @@ class TorchEncoder:
             self.model = _network(shape).eval()
         if device == "cuda":
             self.model = self.model.half()
+            # cuDNN's attention, which newer versions prefer on some cards, makes a plan for each new size of a batch:
+            # tens of ms, again and again where sizes vary, and nothing where they do not.
+            if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):
+                torch.backends.cuda.enable_cudnn_sdp(False)
         self.device_seconds = self.copy_seconds = 0.0
         self._torch = torch
 

@@ -82,6 +82,8 @@ class SentenceModel:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.on_gpu = self.device != "cpu"
         torch.empty(0, device=self.device)  # where torch cannot use it, this says why
+        if self.on_gpu:
+            torch.backends.cuda.enable_cudnn_sdp(False)  # it makes a plan for each new size and length of a batch
         with torch.device("meta"):  # its memory comes with the weights
             network = Encoder(json.loads((folder / "config.json").read_text()))
         weights = load_file(folder / "model.safetensors", device=self.device)
