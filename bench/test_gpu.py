@@ -55,6 +55,10 @@ if kind == "shut":
     report = os.path.join(os.environ["OUT"], "gpu-report.json")
     os.unlink(report)
     os.makedirs(os.path.join(report, "something"))
+if kind == "looks":
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTHONDONTWRITEBYTECODE", "PENSTOCK_LOG_LEVEL")
+    told.check("no setting of the user's is left", not any(name in os.environ for name in names))
+    told.check("bytecode is written aside", "penstock-gpu-" in str(sys.pycache_prefix))
 if kind == "leaves":
     # In a session of its own, without a parent, deaf to SIGTERM, with the output open.
     if not os.fork():
@@ -94,6 +98,7 @@ class Run:
         self.scratch = folder / f"tmp-{self.mark}"
         self.scratch.mkdir()
         env = {**os.environ, "OUT": str(self.out), "MARK": self.mark, "TMPDIR": str(self.scratch)}
+        env |= {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PENSTOCK_LOG_LEVEL": "debug"}
         if python_path is not None:
             env["PYTHONPATH"] = str(python_path)
         self.process = subprocess.Popen(
@@ -129,7 +134,7 @@ class Run:
 
 
 def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
-    run = Run(tmp_path, "raises", "dies", "leaves", "garbles", "fails", "refuses", "well")
+    run = Run(tmp_path, "raises", "dies", "leaves", "garbles", "fails", "refuses", "looks", "well")
     status, _ = run.ended()
     assert status == 1
     verdicts = run.verdicts
@@ -138,6 +143,7 @@ def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path
     assert verdicts.pop("garbles")[0] == "failed"
     assert verdicts.pop("fails") == ("failed", "failed: the claim")
     assert verdicts.pop("refuses") == ("not run", "there is no such device")
+    assert verdicts.pop("looks") == ("ok", "3 checks passed, 1 figures")
     assert verdicts == dict.fromkeys(("leaves", "well"), ("ok", "1 checks passed, 1 figures"))
     assert {path.name for path in run.out.iterdir()} == {"gpu-report.json", "gpu-report.md", "gpu-report.log"}
     figure = {"name": "seen", "unit": "s", "min": 1.0, "median": 2.0, "max": 3.0, "rounds": 3}

@@ -1,4 +1,7 @@
-"""Say as JSON what this Python is and has, and on which device.  It imports torch, so it is a process of its own."""
+"""Say as JSON what this Python is and has, and on which device.  It imports torch, so it is a process of its own.
+
+On a GPU it runs a small encoder once: the libraries are then in memory, and no part waits for a disk.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import warnings
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from encoders import MINILM, TorchEncoder, some_ids
 
 PACKAGES = ("penstock", "torch", "triton", "numpy", "tokenizers", "safetensors", "fastapi", "uvicorn", "litserve")
 
@@ -38,12 +43,14 @@ def try_torch() -> tuple[Any, str]:
 def device(torch: Any) -> dict[str, Any]:
     """The first GPU that torch sees."""
     properties = torch.cuda.get_device_properties(0)
+    uuid = str(getattr(properties, "uuid", ""))
     return {
         "name": properties.name,
         "memory": properties.total_memory,
         "driver": _driver(),
         "count": torch.cuda.device_count(),
-        "uuid": str(getattr(properties, "uuid", "")),
+        "id": uuid and f"{'MIG' if ' MIG ' in properties.name else 'GPU'}-{uuid}",
+        "trouble": _trouble(),
     }
 
 
@@ -63,6 +70,15 @@ def versions(torch: Any) -> dict[str, str]:
     if torch is not None:
         found["cuda"] = str(torch.version.cuda)
     return found
+
+
+def _trouble() -> str:
+    """Why the GPU does not compute, "" if it does."""
+    try:
+        TorchEncoder(MINILM, "cuda").encode(some_ids(MINILM, 64))
+    except Exception as error:  # noqa: BLE001
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _driver() -> str:

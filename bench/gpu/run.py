@@ -39,7 +39,17 @@ ROOT = HERE.parents[1]
 WHEELS = ROOT / "build" / "gpu-wheels"
 COMPILED, SOURCES = ROOT / "build" / "compiled", ROOT / "src"
 DESCRIBE_SECONDS = 120.0
-"""For how long torch may take to say which device there is."""
+"""For how long torch may take to say which device there is, and to compute on it once."""
+UNWANTED = (
+    "PYTHONDONTWRITEBYTECODE",
+    # Settings of torch's allocator, with which it may take a large piece of memory bit by bit, or not keep any, or not
+    # be the one that takes it; and one with which each kernel is waited for.
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "CUDA_LAUNCH_BLOCKING",
+)
+"""Variables that the parts do not get."""
 
 
 class CannotRun(Exception):
@@ -104,12 +114,16 @@ def _run(parts: Sequence[Part], wheels: Path | None, out: Path, folder: Path) ->
     if installed.why:
         print(f"{installed.build}: {installed.why}", file=sys.stderr, flush=True)
     machine = _describe(env)
-    env["PART_DEVICE"] = "cuda" if machine["device"] else "cpu"
-    if not machine["device"]:
-        env["OMP_NUM_THREADS"] = "1"  # a dozen processes with small models: their threads would wait for each other
+    env["PART_NO_TORCH"] = one_line(machine["no_torch"])
+    if machine["device"]:
+        env |= {"PART_DEVICE": "cuda", "PART_GPU": machine["device"]["id"]}
+        if machine["device"]["trouble"]:
+            print(f"the GPU does not compute: {one_line(machine['device']['trouble'])}", file=sys.stderr, flush=True)
+    else:
+        # A dozen processes with small models: their threads would wait for each other.
+        env |= {"PART_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         machine["versions"]["gpu"] = f"none: {machine['no_gpu']}"
         print(f"no GPU: {one_line(machine['no_gpu'])}", file=sys.stderr, flush=True)
-    env["PART_NO_TORCH"] = one_line(machine["no_torch"])
     reports = [PartReport(part.name, why="it was not reached") for part in parts]
     day = datetime.now().astimezone().strftime("%Y-%m-%d")
     report = Report(machine["device"], machine["versions"], installed.build, installed.why, day, reports)
@@ -189,15 +203,18 @@ def _writable(out: Path) -> Path:
 def _prepare(wheels: Path | None, folder: Path) -> tuple[dict[str, str], Installed]:
     """The environment of the parts, and the build of Penstock that they use."""
     env = dict(os.environ)
-    for name in [name for name in env if name.startswith(("PENSTOCK_", "PART_"))]:
+    for name in [name for name in env if name.startswith(("PENSTOCK_", "PART_", "GPU_"))]:
         del env[name]
+    for name in UNWANTED:
+        env.pop(name, None)
     home = folder / "home"
     home.mkdir()
     env.setdefault("HOME", str(home))
     # Whatever a framework compiles is gone with the run, and finds a place where there is no home.
     caches = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "XDG_CACHE_HOME", "TMPDIR")
     env |= {name: str(home) for name in caches}
-    env |= {"PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    # A Python that may not be changed may have no bytecode of PyTorch, and each process would compile it anew.
+    env |= {"PYTHONUTF8": "1", "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     if wheels is not None:
         print(f"installing the wheels of {wheels}", file=sys.stderr, flush=True)
         site = folder / "site"
@@ -245,6 +262,7 @@ def _own_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
+        end_children()  # an interruption may have come while a process was started, which writes there
         shutil.rmtree(folder, ignore_errors=True)
 
 
