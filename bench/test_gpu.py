@@ -55,6 +55,9 @@ if kind == "shut":
     report = os.path.join(os.environ["OUT"], "gpu-report.json")
     os.unlink(report)
     os.makedirs(os.path.join(report, "something"))
+if kind == "serves":
+    with open("server.log", "w") as log:
+        log.write("old words" + "x" * 100_000 + "the last words of a server")
 if kind == "looks":
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTHONDONTWRITEBYTECODE", "PENSTOCK_LOG_LEVEL")
     told.check("no setting of the user's is left", not any(name in os.environ for name in names))
@@ -134,7 +137,7 @@ class Run:
 
 
 def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path) -> None:
-    run = Run(tmp_path, "raises", "dies", "leaves", "garbles", "fails", "refuses", "looks", "well")
+    run = Run(tmp_path, "raises", "dies", "leaves", "garbles", "fails", "refuses", "looks", "serves", "well")
     status, _ = run.ended()
     assert status == 1
     verdicts = run.verdicts
@@ -144,11 +147,14 @@ def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path
     assert verdicts.pop("fails") == ("failed", "failed: the claim")
     assert verdicts.pop("refuses") == ("not run", "there is no such device")
     assert verdicts.pop("looks") == ("ok", "3 checks passed, 1 figures")
-    assert verdicts == dict.fromkeys(("leaves", "well"), ("ok", "1 checks passed, 1 figures"))
+    assert verdicts == dict.fromkeys(("leaves", "serves", "well"), ("ok", "1 checks passed, 1 figures"))
     assert {path.name for path in run.out.iterdir()} == {"gpu-report.json", "gpu-report.md", "gpu-report.log"}
     figure = {"name": "seen", "unit": "s", "min": 1.0, "median": 2.0, "max": 3.0, "rounds": 3}
     assert all(part["figures"] == [figure] for part in run.report["parts"])
-    assert "ValueError: a fault of the part" in (run.out / "gpu-report.log").read_text()
+    log = (run.out / "gpu-report.log").read_text()
+    assert "ValueError: a fault of the part" in log
+    assert "the last words of a server" in log
+    assert "old words" not in log
 
 
 @pytest.mark.parametrize("kind", ["hangs", "prints"])

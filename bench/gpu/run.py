@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from findings import LOG_NAME, PartReport, Report, one_line
 from installing import Installed, Interpreter, WrongWheels, check_wheels, import_build, install
@@ -40,6 +40,9 @@ WHEELS = ROOT / "build" / "gpu-wheels"
 COMPILED, SOURCES = ROOT / "build" / "compiled", ROOT / "src"
 DESCRIBE_SECONDS = 120.0
 """For how long torch may take to say which device there is, and to compute on it once."""
+LOG_BYTES = 32 * 1024
+MOST_LOGS = 40
+"""How much of the log of a server is kept, and of how many servers of a part."""
 UNWANTED = (
     "PYTHONDONTWRITEBYTECODE",
     # Settings of torch's allocator, with which it may take a large piece of memory bit by bit, or not keep any, or not
@@ -138,12 +141,23 @@ def _run(parts: Sequence[Part], wheels: Path | None, out: Path, folder: Path) ->
                     command = part.command or (sys.executable, str(HERE / "part.py"), part.name)
                     part_env = {**env, "PWD": str(place)}
                     run_part(command, part_report, seconds, part_env, place, log)
+                    _keep_logs(place, log)
                 print(f"{part.name}: {part_report.verdict}, {one_line(part_report.why)}", file=sys.stderr, flush=True)
                 _save(report, started, log_path, out)
         finally:
             _save(report, started, log_path, out)
     print("\n".join(report.summary()))
     return report.status
+
+
+def _keep_logs(place: Path, log: IO[bytes]) -> None:
+    """Append what the servers of a part have said, which is removed with its folder: the end of each, not all."""
+    for path in sorted(place.glob("*.log"))[:MOST_LOGS]:
+        with contextlib.suppress(OSError):
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - LOG_BYTES))
+                words = file.read(LOG_BYTES)
+            log.write(b"\n-- %s\n%s" % (os.fsencode(path.name), words))
 
 
 def _save(report: Report, started: float, log: Path, out: Path) -> None:
