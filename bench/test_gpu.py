@@ -144,7 +144,7 @@ def test_whatever_becomes_of_a_part_is_told_and_the_next_one_runs(tmp_path: Path
     assert verdicts.pop("raises") == ("failed", "its process ended with status 1: ValueError: a fault of the part")
     assert verdicts.pop("dies") == ("failed", "its process was killed by SIGKILL")
     assert verdicts.pop("garbles")[0] == "failed"
-    assert verdicts.pop("fails") == ("failed", "failed: the claim")
+    assert verdicts.pop("fails") == ("failed", "not met: the claim")
     assert verdicts.pop("refuses") == ("not run", "there is no such device")
     assert verdicts.pop("looks") == ("ok", "3 checks passed, 1 figures")
     assert verdicts == dict.fromkeys(("leaves", "serves", "well"), ("ok", "1 checks passed, 1 figures"))

@@ -110,7 +110,7 @@ class PartReport:
         if ending:
             self.verdict, self.why = FAILED, ending
         elif wrong:
-            self.verdict, self.why = FAILED, "failed: " + ", ".join(wrong)
+            self.verdict, self.why = FAILED, "not met: " + ", ".join(wrong)
         elif self.verdict == OK:
             self.why = f"{len(self.checks)} checks passed, {len(self.figures)} figures"
 
