@@ -141,15 +141,17 @@ hasty = ps.Service(ps.stage(Hold, timeout=0.5), name="hasty")
 class Which(ps.Stage):
     """Tells what its worker sees."""
 
-    def predict(self, _: int) -> dict[str, Any]:
-        seen: dict[str, Any] = {"variable": os.environ.get("CUDA_VISIBLE_DEVICES"), "given": list(self.worker.gpus)}
+    def setup(self) -> None:
+        self.seen: dict[str, Any] = {"variable": os.environ.get("CUDA_VISIBLE_DEVICES"), "given": self.worker.gpus}
         if ON_GPU:
             import torch
 
             count = torch.cuda.device_count()
             uuids = [str(getattr(torch.cuda.get_device_properties(n), "uuid", "")) for n in range(count)]
-            seen |= {"uuids": uuids}
-        return seen
+            self.seen |= {"uuids": uuids}
+
+    def predict(self, _: int) -> dict[str, Any]:
+        return self.seen
 
 
 def which(gpus: str) -> ps.Service:
