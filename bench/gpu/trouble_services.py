@@ -131,8 +131,8 @@ class Hold(ps.Stage):
         return x + 1 if x else 1 // x
 
 
-hold = ps.Service(ps.stage(Hold, recycle_after=0), name="hold")
-hasty = ps.Service(ps.stage(Hold, timeout=0.5), name="hasty")
+# Without `retry`: an item that hangs would hang once more, and take another worker with it.
+hold = ps.Service(ps.stage(Hold, recycle_after=0, timeout=0.5, retry=False), name="hold")
 
 
 # -- the devices that a worker sees -----------------------------------------------------------------------------------
