@@ -82,9 +82,7 @@ class Shorten(ps.Stage):
         if ON_GPU:
             import torch
 
-            taken = torch.ones(len(xs), self.numbers, device="cuda") if len(xs) * self.numbers else None
-            assert taken is not None
-            ones = taken[:, :1024].mean(dim=1).cpu()
+            ones = torch.ones(len(xs), self.numbers, device="cuda")[:, :1024].mean(dim=1).cpu()
             return [round(x * x * float(one)) for x, one in zip(xs, ones, strict=True)]
         if len(xs) > FITS:
             raise MemoryError(f"no room for {len(xs)} items")
