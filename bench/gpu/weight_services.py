@@ -32,7 +32,7 @@ class Load(ps.Stage):
         self.seen = {
             "seconds": time.perf_counter() - started - framework,
             "framework_seconds": framework,
-            "disk": after - before,
+            "disk": after - before if after >= 0 else None,
             "index": self.worker.index,
         }
 
@@ -57,9 +57,12 @@ def _loaded(path: str) -> Any:
 
 
 def _read_so_far() -> int:
-    """Bytes that the disk has read for this process, by a call or for pages that it has mapped."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.partition(": ")[2]) for line in lines if line.startswith("read_bytes"))
+    """Bytes that the disk has read for this process, by a call or for pages that it has mapped; -1 where none tells."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return -1
+    return next((int(line.partition(": ")[2]) for line in lines if line.startswith("read_bytes")), -1)
 
 
 load = ps.Service(ps.stage(Load, workers=WORKERS), name="load")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ from serving import Server, free_port
 
 PIECE = 4 * 1024 * 1024
 COMPILE_SECONDS = 40.0
+ERROR = re.compile(r"^[\w.]+(?:Error|Exception|Failed): .+", re.MULTILINE)
+"""The line of an error's message: PyTorch has hints behind it, which say nothing of the reason."""
 
 CUDA_START = """
 import time
@@ -86,7 +89,7 @@ def _start(part: Part, weights: Path, size: int, workers: int, *, cold: bool) ->
         if part.on_gpu:
             contexts = [one["framework_seconds"] for one in workers_seen]
             part.figure(f"{name}: import and context of CUDA in a worker", "s", contexts)
-        disk = [min(size, one["disk"]) for one in workers_seen]
+        disk = [min(size, one["disk"]) for one in workers_seen if one["disk"] is not None]
         part.figure(f"{name}: read from the disk by a worker", "MB", [one / 1e6 for one in disk])
         part.figure(f"{name}: from the page cache", "MB", [(size - one) / 1e6 for one in disk])
         meanwhile = sorted(statuses - {0})
@@ -159,5 +162,6 @@ def _python(program: str, seconds: float, *arguments: str) -> list[float] | str:
     except subprocess.TimeoutExpired:
         return f"it took longer than {seconds:.0f} s"
     if done.returncode:
-        return (done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}")[:300]
+        errors = ERROR.findall(done.stderr)
+        return (errors[-1] if errors else done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}")[:300]
     return [float(word) for word in done.stdout.split()]
