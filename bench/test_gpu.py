@@ -339,6 +339,17 @@ def test_the_parts_are_well_without_a_gpu(tmp_path: Path, only: list[str]) -> No
     assert all(part["checks"] or part["verdict"] == "not run" for part in report["parts"])
 
 
+def test_pages_of_inputs_are_pinned_once() -> None:
+    pytest.importorskip("numpy")
+    from copy_services import page_runs
+
+    page = os.sysconf("SC_PAGESIZE")
+    assert page_runs([(10 * page + 192, 2 * page), (13 * page, 5), (2 * page, page), (20 * page + 1, 1)]) == [
+        (2 * page, 3 * page), (10 * page, 14 * page), (20 * page, 21 * page),
+    ]  # fmt: skip
+    assert page_runs([(5, 10), (page - 1, 2)]) == [(0, 2 * page)]
+
+
 # -- the report -------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 import penstock as ps
 
@@ -15,9 +20,11 @@ _READ_ONLY = 8
 """cudaHostRegisterReadOnly."""
 _PAGE = os.sysconf("SC_PAGESIZE")
 
+Input = NDArray[np.uint8]
+
 
 class Copy(ps.Stage):
-    """Gives for each input the seconds and the bytes of the batch's copy, and of what it took before that."""
+    """Gives for each input the seconds and the bytes of the batch's copy, and whether all came, from shared memory."""
 
     batch = ps.Batch(max_size=MOST)
 
@@ -28,19 +35,20 @@ class Copy(ps.Stage):
             self.target: Any = torch.empty(MOST * BYTES, dtype=torch.uint8, device="cuda")
             torch.cuda.synchronize()
         else:
-            self.target = memoryview(bytearray(MOST * BYTES))
+            self.target = np.empty(MOST * BYTES, np.uint8)
         self.prepare()
 
     def prepare(self) -> None:
         """What is made once."""
 
-    def predict(self, inputs: list[memoryview]) -> list[list[float]]:
+    def predict(self, inputs: list[Input]) -> list[list[float]]:
         started = time.perf_counter()
         self.copy(inputs)
         self.wait()
         seconds = time.perf_counter() - started
-        right = self.first_bytes(len(inputs)) == [view[0] for view in inputs]
-        return [[seconds, float(sum(map(len, inputs))), float(right)]] * len(inputs)
+        right = self.ends(len(inputs)) == [(int(each[0]), int(each[-1])) for each in inputs]
+        size = float(sum(each.nbytes for each in inputs))
+        return [[seconds, size, float(right), float(lie_in_shared_memory(inputs))]] * len(inputs)
 
     def wait(self) -> None:
         """Until the device has everything."""
@@ -49,15 +57,15 @@ class Copy(ps.Stage):
 
             torch.cuda.synchronize()
 
-    def first_bytes(self, count: int) -> list[int]:
-        """The first byte of each input as the device has it."""
-        found = self.target[: count * BYTES : BYTES]
-        return list(found.tolist()) if ON_GPU else list(found)
+    def ends(self, count: int) -> list[tuple[int, int]]:
+        """The first and the last byte of each input as the device has it."""
+        first, last = self.target[: count * BYTES : BYTES], self.target[BYTES - 1 : count * BYTES : BYTES]
+        return list(zip(first.tolist(), last.tolist(), strict=True))
 
-    def copy(self, inputs: list[memoryview]) -> None:
+    def copy(self, inputs: list[Input]) -> None:
         """Bring them there as they lie."""
-        for index, view in enumerate(inputs):
-            self.put(index, self.tensor(view) if ON_GPU else view)
+        for index, each in enumerate(inputs):
+            self.put(index, tensor(each) if ON_GPU else each)
 
     def put(self, index: int, source: Any) -> None:
         """Copy one to its place on the device."""
@@ -66,17 +74,6 @@ class Copy(ps.Stage):
             place.copy_(source, non_blocking=True)
         else:
             place[:] = source
-
-    @staticmethod
-    def tensor(view: memoryview) -> Any:
-        """The input as a tensor that shares its memory; PyTorch warns that it must not be written."""
-        import warnings
-
-        import torch
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.frombuffer(view, dtype=torch.uint8)
 
 
 class ThroughPinned(Copy):
@@ -87,48 +84,41 @@ class ThroughPinned(Copy):
             import torch
 
             self.pinned: Any = torch.empty(MOST * BYTES, dtype=torch.uint8, pin_memory=True)
+            self.rows: Any = self.pinned.numpy().reshape(MOST, BYTES)
         else:
-            self.pinned = memoryview(bytearray(MOST * BYTES))
+            self.rows = np.empty((MOST, BYTES), np.uint8)
 
-    def copy(self, inputs: list[memoryview]) -> None:
-        for index, view in enumerate(inputs):
-            place = self.pinned[index * BYTES : (index + 1) * BYTES]
-            if ON_GPU:
-                place.copy_(self.tensor(view))
-            else:
-                place[:] = view
+    def copy(self, inputs: list[Input]) -> None:
+        for row, each in zip(self.rows, inputs, strict=False):
+            row[:] = each
         size = len(inputs) * BYTES
         if ON_GPU:
             self.target[:size].copy_(self.pinned[:size], non_blocking=True)
         else:
-            self.target[:size] = self.pinned[:size]
+            self.target[:size] = self.rows.reshape(-1)[:size]
 
 
 class PinnedWhereTheyLie(Copy):
-    """With the pages of each input pinned by cudaHostRegister, where they lie in the shared memory."""
+    """With the pages of the inputs pinned by cudaHostRegister, where they lie in the shared memory."""
 
     def prepare(self) -> None:
         import torch
 
         self.runtime: Any = torch.cuda.cudart()
 
-    def copy(self, inputs: list[memoryview]) -> None:
-        pages: dict[int, int] = {}
-        for index, view in enumerate(inputs):
-            tensor = self.tensor(view)
-            first = tensor.data_ptr() // _PAGE * _PAGE
-            size = -(-(tensor.data_ptr() + BYTES - first) // _PAGE) * _PAGE
-            if first not in pages:
-                status = self.runtime.cudaHostRegister(first, size, _READ_ONLY)
-                if int(status):
-                    for done in pages:
-                        self.runtime.cudaHostUnregister(done)
-                    raise RuntimeError(f"cudaHostRegister refused: {status}")
-                pages[first] = size
-            self.put(index, tensor)
-        self.wait()
-        for first in pages:
-            self.runtime.cudaHostUnregister(first)
+    def copy(self, inputs: list[Input]) -> None:
+        pinned: list[int] = []
+        try:
+            for begin, end in page_runs([(each.ctypes.data, each.nbytes) for each in inputs]):
+                status = self.runtime.cudaHostRegister(begin, end - begin, _READ_ONLY)
+                if status != self.runtime.cudaError.success:
+                    raise RuntimeError(f"cudaHostRegister refused: {self.runtime.cudaGetErrorString(status)}")
+                pinned.append(begin)
+            super().copy(inputs)
+            self.wait()
+        finally:
+            for begin in pinned:
+                self.runtime.cudaHostUnregister(begin)
 
 
 class FromPinned(Copy):
@@ -137,13 +127,47 @@ class FromPinned(Copy):
     def prepare(self) -> None:
         import torch
 
-        self.source: Any = torch.empty(MOST * BYTES, dtype=torch.uint8, pin_memory=True)
+        self.pinned: Any = torch.empty(MOST * BYTES, dtype=torch.uint8, pin_memory=True)
 
-    def copy(self, inputs: list[memoryview]) -> None:
-        for index, view in enumerate(inputs):
-            self.source[index * BYTES] = view[0]
+    def predict(self, inputs: list[Input]) -> list[list[float]]:
+        for row, each in zip(self.pinned.numpy().reshape(MOST, BYTES), inputs, strict=False):
+            row[:] = each
+        return super().predict(inputs)
+
+    def copy(self, inputs: list[Input]) -> None:
         size = len(inputs) * BYTES
-        self.target[:size].copy_(self.source[:size], non_blocking=True)
+        self.target[:size].copy_(self.pinned[:size], non_blocking=True)
+
+
+def tensor(array: Input) -> Any:
+    """The input as a tensor that shares its memory; PyTorch warns that it must not be written."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(array)
+
+
+def page_runs(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The runs of whole pages, as begin and end, that have all pieces, which are addresses and sizes.
+
+    No two overlap: a page that is pinned already cannot be pinned once more.
+    """
+    runs: list[tuple[int, int]] = []
+    for address, nbytes in sorted(pieces):
+        begin, end = address // _PAGE * _PAGE, -(-(address + nbytes) // _PAGE) * _PAGE
+        if runs and begin <= runs[-1][1]:
+            runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+        else:
+            runs.append((begin, end))
+    return runs
+
+
+def lie_in_shared_memory(inputs: list[Input]) -> bool:
+    """Whether all inputs lie in a map of Penstock's memfd."""
+    maps = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line]
+    runs = [(int(begin, 16), int(end, 16)) for begin, end in maps]
+    return all(any(begin <= each.ctypes.data < end for begin, end in runs) for each in inputs)
 
 
 WAYS = {"as they lie": Copy, "through one pinned buffer": ThroughPinned}
