@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from callers import START_SECONDS, load, request_bytes
 from findings import MOST_FINDINGS, Figure, Garbled, PartReport, Report
 from part import Part
 from parts import speed
-from serving import Server, ServerFailed
+from serving import Server
 
 GPU = Path(__file__).parent / "gpu"
 
@@ -300,19 +302,18 @@ def test_a_wrong_call_is_a_sentence_before_anything_runs(
     assert not list((tmp_path / "out").glob("*")) if (tmp_path / "out").exists() else True
 
 
-def test_the_rest_is_measured_where_a_peer_does_not_come_up(tmp_path: Path) -> None:
+def test_the_rest_is_measured_where_a_server_does_not_come_up(tmp_path: Path) -> None:
     read, write = os.pipe()
     part = Part(write, 60.0, tmp_path, "cpu")
-    for name, ours in (("LitServe", False), ("HTTP, tokenizer in a stage", True)):
-        with (
-            pytest.raises(ServerFailed) if ours else contextlib.nullcontext(),
-            Server([sys.executable, "-c", "print('no semaphores'); exit(3)"], tmp_path / "log", 1) as server,
-        ):
-            assert not speed._came_up(part, name, server)
+    for name in ("LitServe", speed.HTTP):
+        with Server([sys.executable, "-c", "print('no semaphores'); exit(3)"], tmp_path / "log", 1) as server:
+            assert not speed._came_up(part, "MiniLM", name, server)
     os.close(write)
+    words = "it ended with status 3: no semaphores"
     with os.fdopen(read) as found:
         assert [json.loads(line) for line in found] == [
-            {"note": "LitServe was not run: it ended with status 3: no semaphores"}
+            {"note": f"LitServe was not run: {words}"},
+            {"check": f"MiniLM, {speed.HTTP}: it starts", "ok": False, "words": words},
         ]
 
 
@@ -337,6 +338,37 @@ def test_the_parts_are_well_without_a_gpu(tmp_path: Path, only: list[str]) -> No
     assert done.returncode == 0
     assert len(report["parts"]) == (2 if only else 9)
     assert all(part["checks"] or part["verdict"] == "not run" for part in report["parts"])
+
+
+def test_the_load_counts_its_answers_and_looks_when_they_begin_and_end() -> None:
+    looks: list[float] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"ok")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        request = request_bytes(b"1", path="/predict", accept="*/*")
+        began = time.monotonic()
+        found = load(
+            server.server_address[1], [request], callers=3, seconds=0.5, warmup=0.3,
+            look=lambda: looks.append(time.monotonic()),
+        )  # fmt: skip
+        server.shutdown()
+    assert found.rate > 0
+    assert found.wrong == 0
+    assert 0 < found.p50_ms <= found.p99_ms
+    assert began + START_SECONDS + 0.3 <= looks[0] <= looks[1] - 0.5
 
 
 def test_pages_of_inputs_are_pinned_once() -> None:

@@ -12,16 +12,20 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from part_process import DIES_WITH_PARENT
 
+START_SECONDS = 0.4
+"""What the processes may take to be there."""
+MOST_PROCESSES = 8
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
@@ -82,12 +86,17 @@ class _Seen:
         self.wrong = 0
         self.left = callers
         self.ended = asyncio.Event()
+        self.cpu: list[float] = []
+        """CPU seconds of this process when the time that counts began, and when it was over."""
 
     def add(self, seconds: float, *, right: bool) -> None:
         if right:
             self.latencies.append(seconds)
         else:
             self.wrong += 1
+
+    def note_cpu(self) -> None:
+        self.cpu.append(time.process_time())
 
     def gone(self, *, early: bool) -> None:
         self.wrong += early
@@ -100,6 +109,8 @@ async def _call(port: int, callers: int, begin: float, seconds: float, requests:
     seen = _Seen(callers)
     loop = asyncio.get_running_loop()
     end = begin + seconds
+    for moment in (begin, end):
+        loop.call_later(max(0.0, moment - time.monotonic()), seen.note_cpu)
     for n in range(callers):
         start = n % len(requests)
         cycle = itertools.cycle(requests[start:] + requests[:start])
@@ -112,10 +123,21 @@ async def _call(port: int, callers: int, begin: float, seconds: float, requests:
     return seen
 
 
-def load(port: int, requests: Sequence[bytes], *, callers: int, seconds: float, processes: int, warmup: float) -> Load:
-    """Have so many callers, spread over so many processes, call for some seconds behind a warm-up."""
-    processes = max(1, min(processes, callers))
-    begin = time.monotonic() + 0.4 + warmup
+def load(
+    port: int,
+    requests: Sequence[bytes],
+    *,
+    callers: int,
+    seconds: float,
+    warmup: float,
+    look: Callable[[], None],
+) -> Load:
+    """Have so many callers, spread over some processes, call for some seconds behind a warm-up.
+
+    `look` is called when these seconds begin and when they end: what it reads between has no start and no end in it.
+    """
+    processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 2) // 2, callers))
+    begin = time.monotonic() + START_SECONDS + warmup
     wire = json.dumps([request.decode() for request in requests]).encode()
     running = []
     for n in range(processes):
@@ -127,6 +149,9 @@ def load(port: int, requests: Sequence[bytes], *, callers: int, seconds: float, 
             assert process.stdin is not None
             process.stdin.write(wire)
             process.stdin.close()
+        for moment in (begin, begin + seconds):
+            time.sleep(max(0.0, moment - time.monotonic()))
+            look()
         found = [json.loads(process.stdout.read() or b"{}") for process in running if process.stdout is not None]
     finally:
         for process in running:
@@ -160,10 +185,10 @@ def main() -> None:
         runner = asyncio.run
     else:
         runner = uvloop.run
-    cpu_before = time.process_time()
     seen = runner(_call(port, callers, begin, seconds, requests))
     latencies = [round(1000 * each, 3) for each in seen.latencies]
-    print(json.dumps({"latencies": latencies, "wrong": seen.wrong, "cpu": time.process_time() - cpu_before}))
+    cpu = seen.cpu[-1] - seen.cpu[0] if seen.cpu else 0.0
+    print(json.dumps({"latencies": latencies, "wrong": seen.wrong, "cpu": cpu}))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,11 @@ def train_tokenizer(path: Path) -> None:
     )
     tokenizer.train([str(page) for page in sorted(DOCS.rglob("*.md"))], trainer)
     tokenizer.save(str(path))
+
+
+def tokenizer_workers() -> int:
+    """How many workers a stage with the tokenizer has here."""
+    return max(1, min(4, len(os.sched_getaffinity(0)) // 4))
 
 
 def open_tokenizer(path: Path, tokens: int) -> Any:

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +18,22 @@ from statistics import median
 from typing import Any
 
 import penstock as ps
-from callers import Load, load, request_bytes
+from callers import START_SECONDS, Load, load, request_bytes
 from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, kind_here, make_encoder, shape_of, some_ids
 from meter import VARIABLE, Notes, read_notes
 from part import Part
-from procfs import costs, cpu_seconds
+from procfs import cpu_apart, cpu_seconds
 from serving import Server, ServerFailed, free_port
-from texts import open_tokenizer, some_texts, train_tokenizer
+from texts import open_tokenizer, some_texts, tokenizer_workers, train_tokenizer
 
 ROUNDS = 3
+MODELS = ("BERT-large", "BERT-base", "MiniLM")
+"""The one that the aims are meant for comes first."""
+MOST_CALLERS = 256
+IN_PROCESS, HTTP = "in process", "HTTP, tokenizer in a stage"
+HOOK = "HTTP, tokenizer in the hook"
+AIM_WEIGHT = 6
+"""How many times as long what has an aim is measured: its batches take tens of ms, and one more or less is an error."""
 SIZES = (8, 16, 32, 64)
 WORKER = "penstock.worker"
 LIMIT_OF_AIM = 5000
@@ -55,13 +62,25 @@ class Series:
     model: str
     name: str
     callers: int
-    measure: Callable[[int, float], Seen]
+    measure: Callable[[int, float, float], Seen]
+    """Called with the callers, the seconds that count, and those of the warm-up before them."""
     seen: list[Seen] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """How its figures begin."""
         return f"{self.model}, {self.callers} caller{'s' if self.callers > 1 else ''}, {self.name}"
+
+    @property
+    def inside(self) -> bool:
+        """Whether the callers are in the process of the service."""
+        return self.name == IN_PROCESS
+
+    def aim(self, loop: Bare) -> float:
+        """The share of the bare loop's rate that is to be had; 0 where none is."""
+        if self.callers < MOST_CALLERS or not loop.slow:
+            return 0.0
+        return {IN_PROCESS: 0.95, HTTP: 0.9}.get(self.name, 0.0)
 
 
 @dataclass(slots=True)
@@ -71,6 +90,8 @@ class Bare:
     encoder: Encoder
     ids: list[Any]
     size: int = 1
+    slow: bool = False
+    """Whether it is as slow as the aims are meant for."""
     rates: list[float] = field(default_factory=list)
     lone_ms: list[float] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
@@ -79,6 +100,7 @@ class Bare:
         """Take the batch size that does most."""
         rates = {size: self._rate(size, seconds) for size in SIZES}
         self.size = max(rates, key=rates.__getitem__)
+        self.slow = rates[self.size] <= LIMIT_OF_AIM
 
     def measure(self, seconds: float) -> None:
         """Note the rate at that size, and how long one item takes alone."""
@@ -112,32 +134,52 @@ def run(part: Part) -> None:
     train_tokenizer(tokenizer)
     os.environ["GPU_TOKENIZER"] = str(tokenizer)
     with asyncio.Runner() as runner, ExitStack() as stack:
-        bare: dict[str, Bare] = {}
-        series: list[Series] = []
-        names = ("BERT-base", "MiniLM", "BERT-large")
-        servers = {(model, name): server for model in names for name, server in _servers(part, model)}
+        servers = {(model, name): server for model in MODELS for name, server in _servers(part, model)}
         for server in servers.values():
             stack.enter_context(server)
-        for model in names:
+        services = {model: _in_process(part, model) for model in MODELS}
+        # At once, like the servers: what takes long is the start of PyTorch in each worker.
+        started = runner.run(_start(services.values()))
+        stack.callback(lambda: runner.run(_stop(services.values())))
+        bare = {model: _bare(part, model) for model in MODELS}
+        series: list[Series] = []
+        for (model, service), error in zip(services.items(), started, strict=True):
+            if error is None:
+                calls = functools.partial(_call_in_process, part, runner, service, model, bare[model].ids)
+                series += [Series(model, IN_PROCESS, callers, calls) for callers in _counts(model)]
+            else:
+                part.check(f"{model}, {IN_PROCESS}: it starts", ok=False, words=str(error))
+        for (model, name), server in servers.items():
             shape = shape_of(model, small=not part.on_gpu)
-            bare[model] = Bare(make_encoder(shape, part.device), _as_arrays(some_ids(shape, 64)))
-            bare[model].find_size(0.3 if part.on_gpu else 0.05)
-            service = _in_process(part, model)
-            runner.run(service.start())
-            stack.callback(lambda service=service: runner.run(service.stop(0)))
-            counts = (1, 32, 256) if model == "BERT-base" else (1, 256)
-            calls = functools.partial(_call_in_process, part, runner, service, model, bare[model].ids)
-            series += [Series(model, "in process", callers, calls) for callers in counts]
+            if not _came_up(part, model, name, server):
+                continue
             words = _words(tokenizer, shape)
+            _same(part, server, f"{model}, {name}", bare[model].encoder, tokenizer, shape, words[0])
             wire = [request_bytes(json.dumps(text).encode(), path="/predict", accept=ACCEPT) for text in words]
-            for (of, name), server in servers.items():
-                if of != model or not _came_up(part, name, server):
-                    continue
-                _same(part, server, f"{model}, {name}", bare[model].encoder, tokenizer, shape, words[0])
-                calls = functools.partial(_call_over_http, part, server, wire, _meter(part, model, name))
-                series += [Series(model, name, callers, calls) for callers in counts]
+            calls = functools.partial(_call_over_http, part, server, wire, _meter(part, model, name))
+            series += [Series(model, name, callers, calls) for callers in _counts(model)]
+        for loop in bare.values():  # now that nothing starts any more
+            loop.find_size(0.3 if part.on_gpu else 0.05)
         _measure(part, bare, series)
         _judge(part, bare, series)
+
+
+def _counts(model: str) -> tuple[int, ...]:
+    """The numbers of callers."""
+    return (1, 32, MOST_CALLERS) if model == "BERT-base" else (1, MOST_CALLERS)
+
+
+def _bare(part: Part, model: str) -> Bare:
+    shape = shape_of(model, small=not part.on_gpu)
+    return Bare(make_encoder(shape, part.device), _as_arrays(some_ids(shape, 64)))
+
+
+async def _start(services: Iterable[ps.Service]) -> list[BaseException | None]:
+    return await asyncio.gather(*(service.start() for service in services), return_exceptions=True)
+
+
+async def _stop(services: Iterable[ps.Service]) -> None:
+    await asyncio.gather(*(service.stop(0) for service in services))
 
 
 ACCEPT = "application/x-npy" if HAS_NUMPY else "application/json"
@@ -157,11 +199,10 @@ def _servers(part: Part, model: str) -> Iterator[tuple[str, Server]]:
         port = free_port()
         return name, Server([sys.executable, *command, str(port)], log, port, **env)
 
-    tokenizers = max(1, min(4, (os.cpu_count() or 1) // 4))
-    yield started("HTTP, tokenizer in a stage", "encoding_services:text", GPU_TOKENIZERS=str(tokenizers))
+    yield started(HTTP, "encoding_services:text", GPU_TOKENIZERS=str(tokenizer_workers()))
     if model != "BERT-base":
         return
-    yield started("HTTP, tokenizer in the hook", "encoding_services:hooked")
+    yield started(HOOK, "encoding_services:hooked")
     for name, (package, program) in PEERS.items():
         missing = [needed for needed in (package, "uvicorn", "numpy") if importlib.util.find_spec(needed) is None]
         if missing:
@@ -170,14 +211,16 @@ def _servers(part: Part, model: str) -> Iterator[tuple[str, Server]]:
             yield started(name, [str(HERE / program)])
 
 
-def _came_up(part: Part, name: str, server: Server) -> bool:
-    """Wait until it is ready; False for a peer that is not, which is noted."""
+def _came_up(part: Part, model: str, name: str, server: Server) -> bool:
+    """Wait until it is ready; False where it is not: of a peer that is noted, of ours it is a check not met."""
     try:
         server.ready(part.seconds_left() / 3 if name in PEERS else part.seconds_left() - 20)
     except ServerFailed as error:
-        if name not in PEERS:
-            raise
-        part.note(f"{name} was not run: {error}")
+        server.__exit__()  # it would start while others are measured
+        if name in PEERS:
+            part.note(f"{name} was not run: {error}")
+        else:
+            part.check(f"{model}, {name}: it starts", ok=False, words=str(error))
         return False
     return True
 
@@ -186,7 +229,7 @@ def _in_process(part: Part, model: str) -> ps.Service:
     """The encoder alone, from ids to vectors, with the model of that name in its worker."""
     from encoding_services import Encode
 
-    env = {"GPU_MODEL": model, VARIABLE: str(_meter(part, model, "in process"))}
+    env = {"GPU_MODEL": model, VARIABLE: str(_meter(part, model, IN_PROCESS))}
     return ps.Service(ps.stage(Encode, env=env), name="ids")
 
 
@@ -217,13 +260,17 @@ def _words(tokenizer: Path, shape: Shape) -> list[str]:
 
 def _measure(part: Part, bare: dict[str, Bare], series: list[Series]) -> None:
     """Go through all of them in turns, and tell after each round."""
-    warmup = _warmup(part)
-    each = (part.seconds_left() - 10) / ROUNDS / (len(series) + 1.5 * len(bare))
-    seconds = max(0.2, min(3.0 if part.on_gpu else 0.2, each - warmup - 0.8))
-    part.note(f"Each figure is of {seconds:.1f} s behind {warmup} s that do not count.")
+    warmup = 0.4 if part.on_gpu else 0.15
+    weights = {one.title: AIM_WEIGHT if part.on_gpu and one.aim(bare[one.model]) else 1 for one in series}
+    around = sum(warmup + (0.0 if one.inside else START_SECONDS + 0.3) for one in series)
+    units = sum(weights.values()) + 2.5 * len(bare)
+    most = 1.0 if part.on_gpu else 0.2
+    seconds = max(0.2, min(most, ((part.seconds_left() - 10) / ROUNDS - around) / units))
+    longer = f", or {AIM_WEIGHT * seconds:.1f} s where there is an aim" if AIM_WEIGHT in weights.values() else ""
+    part.note(f"Each figure is of {seconds:.1f} s a round{longer}, behind {warmup} s that do not count.")
     for number in range(ROUNDS):
         for model, loop in bare.items():
-            loop.measure(seconds)
+            loop.measure(2 * seconds)
             part.figure(f"{model}, bare loop: answered", "items/s", loop.rates)
             part.figure(f"{model}, bare loop: best batch", "items", loop.size)
             part.figure(f"{model}, bare loop: p50", "ms", loop.lone_ms)
@@ -231,10 +278,11 @@ def _measure(part: Part, bare: dict[str, Bare], series: list[Series]) -> None:
                 part.figure(f"{model}, bare loop: device computes", "share", loop.shares)
             for one in series:
                 if one.model == model:
-                    if number and part.seconds_left() < seconds + warmup + 4:
+                    takes = weights[one.title] * seconds
+                    if number and part.seconds_left() < takes + warmup + 5:
                         part.note("There was no time for all rounds.")
                         return
-                    one.seen.append(one.measure(one.callers, seconds + warmup))
+                    one.seen.append(one.measure(one.callers, takes, warmup))
                     _tell(part, one, loop)
 
 
@@ -244,70 +292,93 @@ def _tell(part: Part, one: Series, loop: Bare) -> None:
     part.figure(f"{one.title}: by the bare loop", "ratio", ratios)
     part.figure(f"{one.title}: p50", "ms", [seen.load.p50_ms for seen in one.seen])
     part.figure(f"{one.title}: p99", "ms", [seen.load.p99_ms for seen in one.seen])
-    peer = not any(seen.worker_us for seen in one.seen)
+    peer = one.name in PEERS
     whose = "CPU of the server" if peer else "CPU of the coordinator"
     part.figure(f"{one.title}: {whose}", "µs/item", [seen.coordinator_us for seen in one.seen])
     if not peer:
         part.figure(f"{one.title}: CPU of the workers", "µs/item", [seen.worker_us for seen in one.seen])
     if any(seen.device for seen in one.seen):
         part.figure(f"{one.title}: device computes", "share", [seen.device for seen in one.seen])
-    if one.name != "in process":
+    if not one.inside:
         part.figure(f"{one.title}: cores of the callers", "cores", [seen.load.cores for seen in one.seen])
 
 
-def _call_over_http(part: Part, server: Server, wire: list[bytes], meter: Path, callers: int, seconds: float) -> Seen:
-    warmup = _warmup(part)
-    processes = max(1, min(8, (os.cpu_count() or 2) // 2))
-    before, (coordinator, workers), started = read_notes(meter), costs(server.process.pid, WORKER), time.monotonic()
-    found = load(server.port, wire, callers=callers, seconds=seconds - warmup, processes=processes, warmup=warmup)
-    spent = time.monotonic() - started
-    coordinator_after, workers_after = costs(server.process.pid, WORKER)
-    notes = read_notes(meter) - before
-    # CPU is of the whole time, so it is divided by the items of the whole time: those that the stage has noted.
-    items = notes.items or found.rate * seconds
+def _call_over_http(
+    part: Part, server: Server, wire: list[bytes], meter: Path, callers: int, seconds: float, warmup: float
+) -> Seen:
+    looks: list[tuple[float, float, float, Notes]] = []
+
+    def look() -> None:
+        looks.append((time.monotonic(), *cpu_apart(server.process.pid, WORKER), read_notes(meter)))
+
+    found = load(server.port, wire, callers=callers, seconds=seconds, warmup=warmup, look=look)
+    (began, coordinator, workers, before), (ended, coordinator_after, workers_after, after) = looks
+    notes = after - before
+    items = max(1, notes.items or found.rate * seconds)
     return Seen(
         found,
-        1e6 * (coordinator_after.cpu - coordinator.cpu) / max(1, items),
-        1e6 * (workers_after.cpu - workers.cpu) / max(1, items),
-        _share(part, notes, spent),
+        1e6 * (coordinator_after - coordinator) / items,
+        1e6 * (workers_after - workers) / items,
+        _share(part, notes, ended - began),
     )
 
 
 def _call_in_process(
-    part: Part, runner: asyncio.Runner, service: ps.Service, model: str, ids: list[Any], callers: int, seconds: float
+    part: Part,
+    runner: asyncio.Runner,
+    service: ps.Service,
+    model: str,
+    ids: list[Any],
+    callers: int,
+    seconds: float,
+    warmup: float,
 ) -> Seen:
     """The callers are tasks of this process, so the CPU of its coordinator is theirs too."""
-    warmup = _warmup(part)
-    meter = _meter(part, model, "in process")
-    before, cpu, started = read_notes(meter), time.process_time(), time.monotonic()
-    tree = cpu_seconds(os.getpid())
+    meter = _meter(part, model, IN_PROCESS)
+    began = time.monotonic() + warmup
+    end = began + seconds
     latencies: list[float] = []
+    wrong = 0
+    looks: list[tuple[float, float, float, Notes]] = []
 
     async def caller(number: int) -> None:
-        while (began := time.monotonic()) < started + seconds:
-            await service.predict(ids[number % len(ids)])
-            if started + warmup <= (now := time.monotonic()) < started + seconds:
-                latencies.append(1000 * (now - began))
+        nonlocal wrong
+        while (asked := time.monotonic()) < end:
+            try:
+                await service.predict(ids[number % len(ids)])
+            except ps.PenstockError:
+                wrong += 1
+            else:
+                if began <= (now := time.monotonic()) < end:
+                    latencies.append(1000 * (now - asked))
             number += 1
 
+    def look() -> None:
+        mine = time.process_time()
+        workers = cpu_seconds(os.getpid()) - mine  # other servers rest meanwhile
+        looks.append((time.monotonic(), mine, workers, read_notes(meter)))
+
     async def all_callers() -> None:
+        loop = asyncio.get_running_loop()
+        for moment in (began, end):
+            loop.call_later(max(0.0, moment - time.monotonic()), look)
         await asyncio.gather(*(caller(number) for number in range(callers)))
 
     runner.run(all_callers())
-    spent = time.monotonic() - started
-    notes = read_notes(meter) - before
-    mine = time.process_time() - cpu
-    workers = cpu_seconds(os.getpid()) - tree - mine  # other servers rest meanwhile
+    while len(looks) < 2:  # the last answer may have come just before the end
+        look()
+    (first, mine, workers, before), (last, mine_after, workers_after, after) = looks
+    notes = after - before
     latencies.sort()
-    rate = len(latencies) / (seconds - warmup)
     p99 = latencies[int(len(latencies) * 0.99)] if latencies else 0.0
-    seen = Load(rate, median(latencies or [0.0]), p99, mine / spent, 0)
+    seen = Load(len(latencies) / seconds, median(latencies or [0.0]), p99, (mine_after - mine) / (last - first), wrong)
     items = max(1, notes.items)
-    return Seen(seen, 1e6 * mine / items, 1e6 * workers / items, _share(part, notes, spent))
-
-
-def _warmup(part: Part) -> float:
-    return 0.5 if part.on_gpu else 0.15
+    return Seen(
+        seen,
+        1e6 * (mine_after - mine) / items,
+        1e6 * (workers_after - workers) / items,
+        _share(part, notes, last - first),
+    )
 
 
 def _share(part: Part, notes: Notes, spent: float) -> float:
@@ -320,7 +391,11 @@ def _share(part: Part, notes: Notes, spent: float) -> float:
 def _same(part: Part, server: Server, title: str, encoder: Encoder, tokenizer: Path, shape: Shape, text: str) -> None:
     """Check that a server gives the vector that the bare loop gives."""
     wanted = encoder.encode(_as_arrays([open_tokenizer(tokenizer, shape.tokens).encode(text).ids]))[0]
-    server.until(lambda: server.answers(text), "no answer", part.seconds_left() - 20)
+    try:
+        server.until(lambda: server.answers(text), "no answer", part.seconds_left() / 3)
+    except ServerFailed as error:
+        part.check(f"{title}: the bare loop's vector", ok=False, words=str(error))
+        return
     status, body = server.ask(text, accept=ACCEPT)
     if status != 200:
         part.check(f"{title}: the bare loop's vector", ok=False, words=f"status {status}: {body[:200]!r}")
@@ -343,15 +418,13 @@ def _judge(part: Part, bare: dict[str, Bare], series: list[Series]) -> None:
         return
     for one in series:
         loop = bare[one.model]
-        if not one.seen or not (one.name == "in process" or one.name.startswith("HTTP, tokenizer in a stage")):
+        if not one.seen or one.name not in (IN_PROCESS, HTTP):
             continue
-        inside = one.name == "in process"
-        if one.callers == 256 and median(loop.rates) <= LIMIT_OF_AIM:
-            aim = 0.95 if inside else 0.9
+        if aim := one.aim(loop):
             ratio = median(seen.load.rate / rate for seen, rate in zip(one.seen, loop.rates, strict=False))
             part.check(f"{one.title}: at least {aim} of the bare loop", ratio >= aim, f"{ratio:.3f}")
         if one.callers == 1:
-            more = 1.0 if inside else 2.0
+            more = 1.0 if one.inside else 2.0
             p50, lone = median(seen.load.p50_ms for seen in one.seen), median(loop.lone_ms)
             words = f"{p50:.2f} ms, the bare run {lone:.2f} ms"
             part.check(f"{one.title}: p50 within the bare run and {more:g} ms", p50 <= lone + more, words)
