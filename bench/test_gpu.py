@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from callers import START_SECONDS, load, request_bytes
 from findings import MOST_FINDINGS, Figure, Garbled, PartReport, Report
 from part import Part

@@ -7,9 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 import installing
+import pytest
 import wheels
 from installing import Installed, Interpreter, WrongWheels, check_wheels, install
 from wheels import NotMade, Projects, find_python, platforms, python_version, resolve

@@ -11,10 +11,11 @@ import os
 import time
 from typing import Any
 
-import penstock as ps
 from encoders import HAS_NUMPY, make_encoder, shape_of, some_ids
 from meter import Meter
 from texts import open_tokenizer
+
+import penstock as ps
 
 DEVICE = os.environ.get("PART_DEVICE", "cpu")
 SHAPE = shape_of(os.environ.get("GPU_MODEL", "MiniLM"), small=DEVICE == "cpu")

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from fastapi import Body, FastAPI, Response
-
 from encoders import make_encoder, shape_of
+from fastapi import Body, FastAPI, Response
 from texts import open_tokenizer
 
 DEVICE = os.environ.get("PART_DEVICE", "cpu")

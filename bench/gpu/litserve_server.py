@@ -12,9 +12,8 @@ from typing import Any
 
 import litserve as ls
 import numpy as np
-from fastapi import Response
-
 from encoders import make_encoder, shape_of
+from fastapi import Response
 from texts import open_tokenizer
 
 DEVICE = os.environ.get("PART_DEVICE", "cpu")

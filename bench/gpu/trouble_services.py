@@ -9,8 +9,9 @@ import sys
 import time
 from typing import Any
 
-import penstock as ps
 from encoders import HAS_TORCH
+
+import penstock as ps
 
 ON_GPU = os.environ.get("PART_DEVICE") == "cuda"
 

@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from installing import OLD_NAMES, SUPPORTED, Interpreter, WrongWheels, check_wheels
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from installing import OLD_NAMES, SUPPORTED, Interpreter, WrongWheels, check_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "gpu-wheels"

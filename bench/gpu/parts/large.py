@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 
-import penstock as ps
 from part import NotRun, Part
+
+import penstock as ps
 
 ROUNDS = 9
 
@@ -22,7 +23,6 @@ def run(part: Part) -> None:
 
 async def _run(part: Part) -> None:
     import numpy as np
-
     from copy_services import BYTES, MOST, WAYS
 
     inputs = [np.full(BYTES, n + 1, np.uint8) for n in range(MOST)]

@@ -15,11 +15,12 @@ from callers import START_SECONDS, load, request_bytes
 from encoders import HAS_NUMPY, kind_here, shape_of, some_ids
 from meter import VARIABLE, Notes, read_notes
 from part import Part
+from serving import Server
+from texts import some_texts, tokenizer_workers, train_tokenizer
+
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
-from serving import Server
-from texts import some_texts, tokenizer_workers, train_tokenizer
 
 MODEL = "BERT-base"
 CALLERS = 256
@@ -147,6 +148,7 @@ def _computed(server: Server, stage: str) -> float:
 def _codecs(part: Part) -> None:
     """Measure decoding of one item and encoding of one result by themselves, in this process."""
     from encoding_services import Ids, as_ids
+
     from penstock.codec.pickle_ import dumps
     from penstock.core.payload import join_payload
 

@@ -17,14 +17,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import penstock as ps
 from callers import START_SECONDS, Load, load, request_bytes
 from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, kind_here, make_encoder, shape_of, some_ids
 from meter import VARIABLE, Notes, read_notes
 from part import Part
-from procfs import cpu_apart, cpu_seconds
 from serving import Server, ServerFailed, free_port
 from texts import open_tokenizer, some_texts, tokenizer_workers, train_tokenizer
+
+import penstock as ps
+from procfs import cpu_apart, cpu_seconds
 
 ROUNDS = 3
 MODELS = ("BERT-large", "BERT-base", "MiniLM")
