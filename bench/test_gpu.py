@@ -246,11 +246,11 @@ def test_two_runs_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_though_its_report_cannot_be_written(tmp_path: Path) -> None:
-    run = Run(tmp_path, "well", "shut", "fails")
+    run = Run(tmp_path, "well", "shut", "well")
     status, printed = run.ended()
     assert status == 1
     assert "run.py: the report cannot be written: " in printed
-    assert "fails    failed" in printed
+    assert printed.count("well     ok ") == 2
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

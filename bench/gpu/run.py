@@ -9,7 +9,8 @@ the CPU with small models, and without PyTorch with a stand-in.  Nothing of the 
 wheels are installed into a folder that is removed afterwards.
 
 `gpu-report.json`, `gpu-report.md` and `gpu-report.log` are written into `$OUT`, or `build/gpu`, anew after each part.
-Exit status: 0 if no part failed, 1 if one did, 2 if nothing was run, 130 or 143 if it was interrupted.
+Exit status: 0 if no part failed, 1 if one did or the report could not be written, 2 if nothing was run, 130 or 143 if
+it was interrupted.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ def _run(parts: Sequence[Part], wheels: Path | None, out: Path, folder: Path) ->
                 print(f"{part.name}: {part_report.verdict}, {one_line(part_report.why)}", file=sys.stderr, flush=True)
                 _save(report, started, log_path, out)
         finally:
-            _save(report, started, log_path, out)
+            saved = _save(report, started, log_path, out)
     print("\n".join(report.summary()))
-    return report.status
+    return report.status if saved else 1
 
 
 def _keep_logs(place: Path, log: IO[bytes]) -> None:
@@ -160,7 +161,7 @@ def _keep_logs(place: Path, log: IO[bytes]) -> None:
             log.write(b"\n-- %s\n%s" % (os.fsencode(path.name), words))
 
 
-def _save(report: Report, started: float, log: Path, out: Path) -> None:
+def _save(report: Report, started: float, log: Path, out: Path) -> bool:
     """Write the report and the log as they are now.  Where that fails, the next part can run all the same."""
     report.seconds = time.monotonic() - started
     fresh = out / f"{LOG_NAME}.{os.getpid()}"
@@ -170,8 +171,10 @@ def _save(report: Report, started: float, log: Path, out: Path) -> None:
         fresh.replace(out / LOG_NAME)
     except OSError as error:
         print(f"run.py: the report cannot be written: {error}", file=sys.stderr)
+        return False
     finally:
         fresh.unlink(missing_ok=True)
+    return True
 
 
 # -- what is checked before anything runs -----------------------------------------------------------------------------
