@@ -31,6 +31,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
+if sys.version_info < (3, 11):  # noqa: UP036  # before the imports, which such a Python cannot read
+    print(
+        f"run.py: {sys.executable} is Python {sys.version.split()[0]}: use CPython 3.11, 3.12 or 3.13", file=sys.stderr
+    )
+    sys.exit(2)
+
 from findings import LOG_NAME, PartReport, Report, one_line
 from installing import Installed, Interpreter, WrongWheels, check_wheels, import_build, install
 from part_process import adopt_orphans, end_children, run_part
@@ -39,6 +45,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 WHEELS = ROOT / "build" / "gpu-wheels"
 COMPILED, SOURCES = ROOT / "build" / "compiled", ROOT / "src"
+REPORT_BYTES = 200_000
+"""About what a report takes, with the file that takes its place; there must be room for it."""
 DESCRIBE_SECONDS = 120.0
 """For how long torch may take to say which device there is, and to compute on it once."""
 LOG_BYTES = 32 * 1024
@@ -207,8 +215,8 @@ def _writable(out: Path) -> Path:
     """The folder for the report, made if it is not there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
+        with tempfile.TemporaryFile(dir=out) as file:
+            file.write(bytes(REPORT_BYTES))
     except OSError as error:
         raise CannotRun(f"the report cannot be written into {out}: {error.strerror}; set OUT to a folder") from None
     return out.resolve()
@@ -277,6 +285,10 @@ def _own_folder() -> Iterator[Path]:
     except OSError as error:
         raise CannotRun(f"there is no folder for what the parts write ({error}): set TMPDIR to one") from None
     try:
+        if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+            raise CannotRun(
+                f"no library can be loaded from {folder.parent}, mounted with noexec: set TMPDIR to a folder"
+            )
         yield folder
     finally:
         end_children()  # an interruption may have come while a process was started, which writes there
