@@ -321,13 +321,14 @@ def test_the_rest_is_measured_where_a_server_does_not_come_up(tmp_path: Path) ->
     [
         ("sys.version_info = (3, 9, 18)", "use CPython 3.11, 3.12 or 3.13"),
         ("tempfile.TemporaryFile = lambda dir: open('/dev/full', 'wb')", "No space left on device; set OUT"),
+        ("resource.getrlimit = lambda kind: (256, 256)", "256 are allowed: raise `ulimit -Hn`"),
         ("os.statvfs = lambda path: types.SimpleNamespace(f_flag=os.ST_NOEXEC)", "mounted with noexec: set TMPDIR"),
     ],
 )
-def test_an_old_python_or_a_folder_without_room_or_for_no_library_is_a_sentence(
+def test_an_old_python_or_a_folder_without_room_or_for_no_library_or_few_files_is_a_sentence(
     tmp_path: Path, fake: str, words: str
 ) -> None:
-    program = f"import os, runpy, sys, tempfile, types\nsys.argv[1:] = ['--installed']\n{fake}\n"
+    program = f"import os, resource, runpy, sys, tempfile, types\nsys.argv[1:] = ['--installed']\n{fake}\n"
     program += "runpy.run_path('run.py', run_name='__main__')"
     env = {**os.environ, "OUT": str(tmp_path / "out"), "TMPDIR": str(tmp_path)}
     done = subprocess.run(

@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,8 @@ WHEELS = ROOT / "build" / "gpu-wheels"
 COMPILED, SOURCES = ROOT / "build" / "compiled", ROOT / "src"
 REPORT_BYTES = 200_000
 """About what a report takes, with the file that takes its place; there must be room for it."""
+FILES = 1024
+"""How many files a process may have open at least: parts have 256 callers at once, each with a connection."""
 DESCRIBE_SECONDS = 120.0
 """For how long torch may take to say which device there is, and to compute on it once."""
 LOG_BYTES = 32 * 1024
@@ -101,6 +104,7 @@ def main(argv: Sequence[str], parts: Sequence[Part] = PARTS) -> int:
         out = _writable(Path(os.environ.get("OUT") or ROOT / "build" / "gpu"))
         if wheels is not None:
             check_wheels(wheels)
+        _raise_file_limit()
     except (CannotRun, WrongWheels) as error:
         print(f"run.py: {error}", file=sys.stderr)
         return 2
@@ -220,6 +224,14 @@ def _writable(out: Path) -> Path:
     except OSError as error:
         raise CannotRun(f"the report cannot be written into {out}: {error.strerror}; set OUT to a folder") from None
     return out.resolve()
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= hard < FILES:
+        raise CannotRun(f"{FILES} open files are needed for the callers, and {hard} are allowed: raise `ulimit -Hn`")
+    if 0 <= soft < FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
 
 
 # -- what the parts are given -----------------------------------------------------------------------------------------
