@@ -1,15 +1,16 @@
 """Callers in one process: each has a connection, and sends its next request when its answer is there.
 
-    python callers.py PORT CALLERS BEGIN SECONDS < requests
+    python callers.py PORT CALLERS SECONDS
 
-`requests` is JSON: a list of pairs, the head and body of a request in full.  What ends between BEGIN, on the monotonic
-clock of the machine, and SECONDS later is counted.  The last line printed is JSON: how many, the latencies in ms, the
-CPU, and how many answers were no 200.
+It reads two lines: the requests, a list in JSON, each with head and body in full; and, once it has printed a line, the
+moment on the monotonic clock of the machine from which on answers count, for SECONDS.  The last line printed is JSON:
+the latencies in ms, the CPU, and how many answers were no 200.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from statistics import median
 from part_process import DIES_WITH_PARENT
 
 START_SECONDS = 0.4
-"""What the processes may take to be there."""
+"""About what the processes take to be there; they are waited for."""
 MOST_PROCESSES = 8
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
@@ -137,18 +138,21 @@ def load(
     `look` is called when these seconds begin and when they end: what it reads between has no start and no end in it.
     """
     processes = max(1, min(MOST_PROCESSES, (os.cpu_count() or 2) // 2, callers))
-    begin = time.monotonic() + START_SECONDS + warmup
-    wire = json.dumps([request.decode() for request in requests]).encode()
+    wire = json.dumps([request.decode() for request in requests]).encode() + b"\n"
     running = []
     for n in range(processes):
         share = callers // processes + (n < callers % processes)
-        command = [*DIES_WITH_PARENT, sys.executable, __file__, str(port), str(share), repr(begin), repr(seconds)]
+        command = [*DIES_WITH_PARENT, sys.executable, __file__, str(port), str(share), repr(seconds)]
         running.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
     try:
         for process in running:
-            assert process.stdin is not None
-            process.stdin.write(wire)
-            process.stdin.close()
+            _write(process, wire)
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        begin = time.monotonic() + warmup
+        for process in running:
+            _write(process, b"%r\n" % begin)
         for moment in (begin, begin + seconds):
             time.sleep(max(0.0, moment - time.monotonic()))
             look()
@@ -157,13 +161,23 @@ def load(
         for process in running:
             process.kill()
             process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
     latencies = sorted(ms for one in found for ms in one.get("latencies", []))
     wrong = sum(one.get("wrong", 1) for one in found)
     p99 = latencies[int(len(latencies) * 0.99)] if latencies else 0.0
     cpu = sum(one.get("cpu", 0.0) for one in found)
     return Load(len(latencies) / seconds, median(latencies or [0.0]), p99, cpu / seconds, wrong)
+
+
+def _write(process: subprocess.Popen[bytes], line: bytes) -> None:
+    """Write to a process; one that has ended says nothing later, and counts as wrong."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(line)
+        process.stdin.flush()
 
 
 def request_bytes(body: bytes, *, path: str, accept: str) -> bytes:
@@ -177,14 +191,16 @@ def request_bytes(body: bytes, *, path: str, accept: str) -> bytes:
 
 def main() -> None:
     """Be one of the processes."""
-    port, callers, begin, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
-    requests = [request.encode() for request in json.load(sys.stdin)]
+    port, callers, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    requests = [request.encode() for request in json.loads(sys.stdin.readline())]
     try:
         import uvloop
     except ImportError:
         runner = asyncio.run
     else:
         runner = uvloop.run
+    print("here", flush=True)
+    begin = float(sys.stdin.readline())
     seen = runner(_call(port, callers, begin, seconds, requests))
     latencies = [round(1000 * each, 3) for each in seen.latencies]
     cpu = seen.cpu[-1] - seen.cpu[0] if seen.cpu else 0.0
