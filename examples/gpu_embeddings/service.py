@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from itertools import takewhile
-from pathlib import Path
-
 import numpy as np
+from host import MAX_TOKENS, gpus, model_folder
 from numpy.typing import NDArray
 
 import penstock as ps
-
-DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
 class Tokenize(ps.Stage):
@@ -21,7 +16,6 @@ class Tokenize(ps.Stage):
     examples = ["The gate lets the water in."]
 
     def setup(self) -> None:
-        from model_files import MAX_TOKENS, model_folder
         from tokenizers import Tokenizer
 
         self.tokenizer = Tokenizer.from_file(str(model_folder() / "tokenizer.json"))
@@ -42,21 +36,11 @@ class Embed(ps.Stage):
 
     def setup(self) -> None:
         from model import SentenceModel
-        from model_files import model_folder
 
         self.model = SentenceModel(model_folder(), "cuda" if self.worker.gpus else None)
 
     def predict(self, texts: list[list[int]]) -> NDArray[np.float32]:
         return self.model.encode(texts).numpy()
-
-
-def gpus() -> list[int] | None:
-    """Numbers of the GPUs that this process sees; None if it knows of none.  Neither torch nor CUDA is loaded."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = [path.name for path in DRIVER.glob("*")] if visible is None else visible.split(",")
-    # As CUDA reads the variable: what follows an empty entry, or -1, is not seen.
-    seen = list(takewhile(lambda name: name.strip() not in ("", "-1"), names))
-    return list(range(len(seen))) or None
 
 
 tokenize = ps.stage(Tokenize, workers=4, env={"CUDA_VISIBLE_DEVICES": ""})

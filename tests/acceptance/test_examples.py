@@ -227,17 +227,17 @@ def test_pydantic_models_hold_at_the_door(served):
 )
 def test_the_service_on_gpus_counts_those_it_sees_without_torch(monkeypatch, tmp_path, visible, driver, found):
     monkeypatch.syspath_prepend(EXAMPLES / "gpu_embeddings")
-    monkeypatch.delitem(sys.modules, "service", raising=False)
-    import service  # no torch is in this environment
+    monkeypatch.delitem(sys.modules, "host", raising=False)
+    import host  # no torch is in this environment
 
-    sys.modules.pop("service")
-    monkeypatch.setattr(service, "DRIVER", tmp_path)
+    sys.modules.pop("host")
+    monkeypatch.setattr(host, "DRIVER", tmp_path)
     for number in range(driver):
         (tmp_path / f"0000:{number}0:00.0").mkdir()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert service.gpus() == found
+    assert host.gpus() == found
 
 
 BURST = "1 rejected, 4 ok, 4 errors; health: 2 busy, 2 ready"

@@ -80,7 +80,7 @@ class Bystander:
         self._over.set()
         self._thread.join()
         assert self.troubles == []
-        assert self.asked > 10
+        assert self.asked >= len(self._paths)
 
     def _ask(self, address):
         with httpx.Client(base_url=address, timeout=30, trust_env=False, verify=False) as http:
