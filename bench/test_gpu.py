@@ -63,7 +63,7 @@ if kind == "looks":
     names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTHONDONTWRITEBYTECODE", "PENSTOCK_LOG_LEVEL")
     told.check("no setting of the user's is left", not any(name in os.environ for name in names))
     told.check("bytecode is written aside", "penstock-gpu-" in str(sys.pycache_prefix))
-if kind == "leaves":
+if kind in ("leaves", "leaves and hangs"):
     # In a session of its own, without a parent, deaf to SIGTERM, with the output open.
     if not os.fork():
         os.setsid()
@@ -74,6 +74,8 @@ if kind == "leaves":
         time.sleep(1000)
     while not os.path.exists("left"):
         time.sleep(0.01)
+    if kind == "leaves and hangs":
+        time.sleep(1000)
 told.done()
 """
 DRIVER = """
@@ -262,13 +264,14 @@ def test_an_interrupted_run_leaves_its_report_and_no_process(tmp_path: Path, num
     run.process.send_signal(number)
     assert run.ended()[0] == status
     assert run.verdicts["well"][0] == "ok"
+    assert run.verdicts["hangs"] == ("failed", "it was interrupted; what it had found until then is here")
     assert run.verdicts["later"] == ("not run", "it was not reached")
 
 
-def test_a_killed_driver_takes_its_part_with_it(tmp_path: Path) -> None:
-    run = Run(tmp_path, "hangs")
+def test_a_killed_driver_takes_its_part_and_what_that_has_left_with_it(tmp_path: Path) -> None:
+    run = Run(tmp_path, "leaves and hangs")
     deadline = time.monotonic() + 60
-    while "hangs" not in " ".join(run.left()) and time.monotonic() < deadline:
+    while not list(run.scratch.rglob("left")) and time.monotonic() < deadline:
         time.sleep(0.02)
     run.process.kill()
     run.process.communicate()

@@ -2,6 +2,9 @@
 
 Whatever the part starts, also what leaves its group and outlives its parent, comes to this process when its parent
 ends, because this process is a subreaper (prctl(2)).  So after a part every child of this process is one to kill.
+
+A keeper stands between the two, `part_process.py LIFELINE COMMAND ...`.  It is a subreaper too, and kills what the part
+has started where this process is killed: it reads the end of the lifeline then.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import IO
 
 from findings import Garbled, PartReport
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 DIES_WITH_PARENT = (
     sys.executable, "-I", "-S", "-c",
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])",
@@ -56,36 +59,60 @@ def run_part(
     `adopt_orphans` must have been called.  The command finds the descriptor for its findings in `PART_FINDINGS`.
     """
     started = time.monotonic()
-    ours, theirs = os.pipe()
-    process = subprocess.Popen(
-        [*DIES_WITH_PARENT, *command],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**env, "PART_FINDINGS": str(theirs), "PART_SECONDS": str(seconds)},
-        pass_fds=(theirs,),
-        start_new_session=True,
-    )
-    os.close(theirs)
-    assert process.stdout is not None
-    reading = _Reading(ours, process.stdout.fileno(), report, log)
-    late = True
+    (ours, theirs), (output, stdout), (kept, lifeline) = os.pipe(), os.pipe(), os.pipe()
+    reading = _Reading(ours, output, report, log)
+    process, late = None, None  # both stay so where a signal interrupts the start
     try:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-S", __file__, str(kept), *command],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.STDOUT,
+                env={**env, "PART_FINDINGS": str(theirs), "PART_SECONDS": str(seconds)},
+                pass_fds=(theirs, kept),
+                start_new_session=True,
+            )
+        finally:
+            for fd in (theirs, stdout, kept):
+                os.close(fd)
         late = not reading.until_end(process, started + seconds)
     finally:
-        left = end_children(process.pid)
-        status = process.wait() if not left else process.poll()
+        left = end_children(process and process.pid)
+        status = None if process is None or left else process.wait()
         reading.rest()
-        process.stdout.close()
-        os.close(ours)
+        for fd in (ours, output, lifeline):
+            os.close(fd)
         report.seconds = time.monotonic() - started
         report.judge(_ending(seconds, status, late=late, left=left, reading=reading))
 
 
-def _ending(seconds: float, status: int | None, *, late: bool, left: list[int], reading: _Reading) -> str:
+def _keep(lifeline: int, command: Sequence[str]) -> int:
+    """Run the command, and end as it ends; or kill it, with all that it has started, at the end of the lifeline."""
+    adopt_orphans()
+    part = os.fork()
+    if not part:
+        os.close(lifeline)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.execvp(command[0], command)
+    os.close(int(os.environ["PART_FINDINGS"]))
+    ready, _, _ = select.select([lifeline, os.pidfd_open(part)], [], [])
+    if lifeline in ready:
+        return len(end_children())
+    status = os.waitstatus_to_exitcode(os.waitpid(part, 0)[1])
+    if status < 0:
+        with contextlib.suppress(OSError):  # that of SIGKILL is always the default
+            signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def _ending(seconds: float, status: int | None, *, late: bool | None, left: list[int], reading: _Reading) -> str:
     if left:
         return f"processes that it started could not be ended: {left}"
+    if late is None:
+        return "it was interrupted; what it had found until then is here"
     if late:
         return f"it was ended after its {seconds:g} s; what it had found until then is here"
     if status is not None and status < 0:
@@ -212,3 +239,7 @@ def _stat(pid: int) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):
         return []
     return text.rpartition(")")[2].split()  # the name before it may contain anything
+
+
+if __name__ == "__main__":
+    sys.exit(_keep(int(sys.argv[1]), sys.argv[2:]))

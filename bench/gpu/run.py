@@ -40,7 +40,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # before the imports, which such 
 
 from findings import LOG_NAME, PartReport, Report, one_line
 from installing import Installed, Interpreter, WrongWheels, check_wheels, import_build, install
-from part_process import adopt_orphans, end_children, run_part
+from part_process import DIES_WITH_PARENT, adopt_orphans, end_children, run_part
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -278,7 +278,7 @@ def _paths(*places: Path | str) -> str:
 
 def _describe(env: Mapping[str, str]) -> dict[str, Any]:
     """The device and the versions."""
-    command = [sys.executable, str(HERE / "machine.py")]
+    command = [*DIES_WITH_PARENT, sys.executable, str(HERE / "machine.py")]
     try:
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=DESCRIBE_SECONDS, check=True)
         return dict(json.loads(done.stdout.splitlines()[-1]))
