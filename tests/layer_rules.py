@@ -34,6 +34,7 @@ LEVELS = {
     "graphs": 3,
     "transfer": 3,
     "artifact": 4,
+    "embeddings": 4,
     "worker": 5,
     "runtime": 6,
     "jobs": 7,

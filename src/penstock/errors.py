@@ -438,6 +438,20 @@ class RunUnavailable(TrainingError):
     retryable = True
 
 
+class EmbeddingError(PenstockError):
+    """Rows of an embedding table were not read, changed or kept."""
+
+
+class TableMismatch(EmbeddingError):
+    """A table of that name is there, and is another one."""
+
+
+class RowsUnavailable(EmbeddingError):
+    """The store of the rows cannot be used now: it is locked, it is gone, or the disk is full or fails."""
+
+    retryable = True
+
+
 def _with_traceback(message: str, traceback: str) -> str:
     trace = traceback.rstrip()
     return f"{message}\n\n{trace}" if trace else message

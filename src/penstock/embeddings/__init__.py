@@ -1,0 +1,1 @@
+"""Embedding tables trained outside the model."""

@@ -1,0 +1,170 @@
+"""The rows of embedding tables while they are trained: what a store of them does.
+
+Contract
+--------
+* Ids are int64, rows and gradients float32, and nothing else is cast: a wrong dtype or shape is a `ConfigError`.
+* A row that is not there follows from its table's rule.  To read it makes nothing; the first update begins with it.
+* One id may be there several times in a call.  `apply` adds up its gradients first, and takes one step for it.
+* Each update of a row and of its optimizer's state is done as a whole, or not at all.
+* All methods may be called by many threads at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.embeddings.row_optimizers import SGD, RowOptimizer
+from penstock.embeddings.rules import Constant, Ids, Init, MissingRule, Rows
+from penstock.errors import ConfigError, TableMismatch
+
+CHUNK: Final = 65536
+"""Rows that `scan` gives at a time."""
+LONGEST_NAME: Final = 200
+WIDEST: Final = 65536
+
+
+class TableSpec(msgspec.Struct, frozen=True):
+    """One table."""
+
+    name: str
+    width: int
+    """Numbers of a row."""
+    ids: Literal["dense", "any"] = "dense"
+    """`dense`: from 0 to below `size`; `any`: every int64."""
+    size: int | None = None
+    """Rows of a table with dense ids; None with any."""
+    missing: MissingRule = Init()
+    optimizer: RowOptimizer = SGD(lr=0.1)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\x21-\x7e]+", self.name) or len(self.name) > LONGEST_NAME:
+            raise ConfigError(f"a table's name is 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}")
+        if not 1 <= self.width <= WIDEST:
+            raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width}")
+        if (self.ids == "dense") != (self.size is not None) or (self.size is not None and self.size < 1):
+            raise ConfigError(
+                f"table {self.name!r}: size is the number of rows of a table with dense ids, and None with any; "
+                f"got ids={self.ids!r}, size={self.size}"
+            )
+        if isinstance(self.missing, Constant) and len(self.missing.values) != self.width:
+            raise ConfigError(
+                f"table {self.name!r}: constant has {len(self.missing.values)} values, and a row has {self.width}"
+            )
+
+    def check_same(self, there: TableSpec) -> None:
+        """Raise TableMismatch where the table that is there differs in more than the learning rate."""
+        for field in self.__struct_fields__:
+            ours, theirs = getattr(self, field), getattr(there, field)
+            if field == "optimizer":
+                ours, theirs = (msgspec.structs.replace(each, lr=0.0) for each in (ours, theirs))
+            if ours != theirs:
+                raise TableMismatch(
+                    f"table {self.name!r} is there with another {field}: {getattr(there, field)!r}, "
+                    f"not {getattr(self, field)!r}"
+                )
+
+    def check_ids(self, ids: Any) -> Ids:
+        """The ids as they are; ConfigError for another dtype or shape, IndexError for one that cannot be."""
+        found: NDArray[Any] = ids
+        if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.ndim != 1:
+            shown = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise ConfigError(f"table {self.name!r}: ids are a one-dimensional array of int64, got {shown}")
+        if self.size is not None and len(found):
+            wrong = found[(found < 0) | (found >= self.size)]
+            if len(wrong):
+                raise IndexError(f"table {self.name!r}: id {wrong[0]} is not from 0 to {self.size - 1}")
+        return found
+
+    def check_rows(self, rows: Any, count: int, what: str) -> Rows:
+        """The rows, or gradients, of so many ids; ConfigError for another dtype or shape."""
+        found: NDArray[Any] = rows
+        wanted = (count, self.width)
+        if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != wanted:
+            shown = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise ConfigError(f"table {self.name!r}: {what} are float32 of shape {wanted}, got {shown}")
+        return found
+
+    def check_lr(self, lr: float | None) -> float:
+        """The learning rate of one call: the table's own where it names none."""
+        if lr is None:
+            return self.optimizer.lr
+        if not (lr >= 0 and math.isfinite(lr)):
+            raise ConfigError(f"table {self.name!r}: lr must be 0 or more, and finite, got {lr!r}")
+        return lr
+
+
+class Fetched(NamedTuple):
+    """Rows as they are now."""
+
+    rows: Rows
+    """A row for each id, by the table's rule where it is not there."""
+    found: NDArray[np.bool_]
+    """Whether each is there."""
+
+
+class TrainingStore(Protocol):
+    """Tables of rows, by name."""
+
+    def create(self, spec: TableSpec) -> None:
+        """Make a table, or do nothing where an equal one is there, the learning rate aside.
+
+        Raises:
+            TableMismatch: another table of that name is there.
+        """
+
+    def tables(self) -> dict[str, TableSpec]:
+        """The tables that are there."""
+
+    def fetch(self, table: str, ids: Ids) -> Fetched:
+        """The rows of `ids`.  KeyError where there is no such table."""
+
+    def apply(self, table: str, ids: Ids, grads: Rows, lr: float | None = None) -> None:
+        """Take one step of the table's optimizer for each distinct id; `lr` in place of the optimizer's own."""
+
+    def load(self, table: str, ids: Ids, rows: Rows) -> None:
+        """Put rows as they are, with new optimizer state.  Of an id that is there twice, the last row counts."""
+
+    def scan(self, table: str, chunk: int = CHUNK) -> Iterator[tuple[Ids, Rows]]:
+        """All rows that are there, in ascending ids, at most `chunk` at a time."""
+
+    def count(self, table: str) -> int:
+        """How many rows are there."""
+
+    def filling(self, table: str) -> AbstractContextManager[bool]:
+        """Fill a table once: True for whoever is to fill it now, False once another has.
+
+        Others wait meanwhile.  Where the block is left by an error, or its process dies, the next one is to fill it.
+        """
+
+    def save(self, path: Path) -> None:
+        """Write a folder that is whole or absent: a `shared:` store of what is here, optimizer state too."""
+
+    def close(self) -> None:
+        """Let go of what it holds.  Nothing else may be called then."""
+
+
+def summed(ids: Ids, grads: Rows) -> tuple[Ids, Rows]:
+    """The distinct ids in ascending order, each with the sum of its gradients."""
+    distinct, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
+    if len(distinct) == len(ids):
+        order = np.empty_like(inverse)
+        order[inverse] = np.arange(len(ids))
+        return distinct, grads[order]
+    by_id = np.argsort(inverse, kind="stable")
+    starts = np.cumsum(counts) - counts
+    return distinct, np.add.reduceat(grads[by_id], starts, axis=0)
+
+
+def last_of_each(ids: Ids, rows: Rows) -> tuple[Ids, Rows]:
+    """The distinct ids in ascending order, each with its last row."""
+    distinct, from_behind = np.unique(ids[::-1], return_index=True)
+    return distinct, rows[::-1][from_behind]
