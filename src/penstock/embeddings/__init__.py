@@ -1,1 +1,44 @@
 """Embedding tables trained outside the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.embeddings.opening import open_training_store
+    from penstock.embeddings.row_optimizers import SGD, Adagrad, SparseAdam
+    from penstock.embeddings.rules import constant, init, zeros
+    from penstock.embeddings.training_store import TableSpec, TrainingStore
+    from penstock.errors import EmbeddingError, RowsUnavailable, TableMismatch
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "EmbeddingError",
+    "RowsUnavailable",
+    "SparseAdam",
+    "TableMismatch",
+    "TableSpec",
+    "TrainingStore",
+    "constant",
+    "init",
+    "open_training_store",
+    "zeros",
+]
+
+_MODULES = {
+    "penstock.embeddings.opening": ("open_training_store",),
+    "penstock.embeddings.row_optimizers": ("SGD", "Adagrad", "SparseAdam"),
+    "penstock.embeddings.rules": ("constant", "init", "zeros"),
+    "penstock.embeddings.training_store": ("TableSpec", "TrainingStore"),
+    "penstock.errors": ("EmbeddingError", "RowsUnavailable", "TableMismatch"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

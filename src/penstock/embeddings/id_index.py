@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from penstock.embeddings.rules import Ids
 
 Places = NDArray[np.int64]
+Entries = NDArray[np.int64] | NDArray[np.int32]
+"""A table: of 32 bits where there are never more than 2**31 - 1 places."""
 
 LEAST: Final = 64
 """Entries of the smallest table; every number of entries is a power of two."""
@@ -24,7 +26,7 @@ def entries_for(count: int) -> int:
     return max(LEAST, 1 << (2 * count - 1).bit_length())
 
 
-def find(table: Places, known: Ids, ids: Ids) -> Places:
+def find(table: Entries, known: Ids, ids: Ids) -> Places:
     """The place in `known` of each id, -1 where it is not there."""
     mask = len(table) - 1
     found = np.full(len(ids), -1, np.int64)
@@ -40,8 +42,8 @@ def find(table: Places, known: Ids, ids: Ids) -> Places:
     return found
 
 
-def insert(table: Places, ids: Ids, places: Places) -> None:
-    """Note where these ids lie, which are distinct and not in the table yet.  There must be room for them."""
+def insert(table: Entries, ids: Ids, places: Places) -> None:
+    """Note where these ids lie, which are distinct and not in the table yet, and for which it has room."""
     mask = len(table) - 1
     at = _first_entry(ids, mask)
     left = np.arange(len(ids))
@@ -56,9 +58,13 @@ def insert(table: Places, ids: Ids, places: Places) -> None:
         left, at = left[kept], (at[kept] + 1) & mask
 
 
-def _first_entry(ids: Ids, mask: int) -> Places:
-    """The entry at which the search for each id begins: the last mixing step of splitmix64."""
+def mixed(ids: Ids) -> NDArray[np.uint64]:
+    """The bits of each id, all mixed: the last step of splitmix64.  The low ones say where a search begins."""
     x = ids.view(np.uint64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((x ^ (x >> np.uint64(31))) & np.uint64(mask)).astype(np.int64)
+    return x ^ (x >> np.uint64(31))
+
+
+def _first_entry(ids: Ids, mask: int) -> Places:
+    return (mixed(ids) & np.uint64(mask)).astype(np.int64)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from penstock.embeddings.id_index import entries_for, find, insert
 from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.shared_store import SharedTrainingStore, whole_folder
 from penstock.embeddings.training_store import CHUNK, Fetched, TableSpec, last_of_each, summed
 
 
@@ -65,7 +66,10 @@ class MemoryTrainingStore:
 
     def save(self, path: Path) -> None:
         """As `TrainingStore.save`."""
-        raise NotImplementedError
+        with whole_folder(path) as made, closing(SharedTrainingStore(made)) as saved:
+            for name, spec in self.tables().items():
+                saved.create(spec)
+                self._tables[name].save(saved)
 
     def close(self) -> None:
         """As `TrainingStore.close`."""
@@ -73,7 +77,7 @@ class MemoryTrainingStore:
 
 
 class _Table:
-    """One table; what its lock guards is every array."""
+    """A table; its lock guards every array."""
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
@@ -125,6 +129,14 @@ class _Table:
         for start in range(0, len(ids), chunk):
             some = ids[start : start + chunk]
             yield some, self.fetch(some).rows
+
+    def save(self, saved: SharedTrainingStore) -> None:
+        name = self.spec.name
+        with self._lock:
+            for start in range(0, self.count, CHUNK):
+                some = slice(start, min(start + CHUNK, self.count))
+                saved.put_with_state(name, self._ids[some], self._rows[some], self._state[some])
+            saved.put_counters(name, self._step, filled=self.filled)
 
     def _places_of(self, distinct: Ids, *, begun: bool = True) -> Ids:
         """Places of distinct ids, made where they are not there; not `begun`, the new rows are yet to be written."""

@@ -1,4 +1,4 @@
-"""One step of an optimizer for the rows of a table, as PyTorch has it for sparse gradients.  No clock, no store.
+"""A step of an optimizer for the rows of a table, as PyTorch has it for sparse gradients.  No clock, no store.
 
 Contract
 --------
@@ -19,7 +19,7 @@ from penstock.embeddings.rules import Rows
 from penstock.errors import ConfigError
 
 
-class SGD(msgspec.Struct, frozen=True, tag="sgd"):
+class SGD(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sgd"):
     """`torch.optim.SGD` without momentum and weight decay."""
 
     lr: float
@@ -40,7 +40,7 @@ class SGD(msgspec.Struct, frozen=True, tag="sgd"):
         rows -= np.float32(lr) * grads
 
 
-class Adagrad(msgspec.Struct, frozen=True, tag="adagrad"):
+class Adagrad(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adagrad"):
     """`torch.optim.Adagrad` without weight decay."""
 
     lr: float
@@ -69,7 +69,7 @@ class Adagrad(msgspec.Struct, frozen=True, tag="adagrad"):
         rows -= rate * (grads / (np.sqrt(state) + np.float32(self.eps)))
 
 
-class SparseAdam(msgspec.Struct, frozen=True, tag="sparse_adam"):
+class SparseAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sparse_adam"):
     """`torch.optim.SparseAdam`."""
 
     lr: float

@@ -28,7 +28,7 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 
 
-class Zeros(msgspec.Struct, frozen=True, tag="zeros"):
+class Zeros(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="zeros"):
     """Every such row is zeros."""
 
     def rows(self, ids: Any, width: int, table: str = "") -> Rows:  # noqa: ARG002  # the rule takes no part in it
@@ -36,7 +36,7 @@ class Zeros(msgspec.Struct, frozen=True, tag="zeros"):
         return np.zeros((len(ids), width), np.float32)
 
 
-class Constant(msgspec.Struct, frozen=True, tag="constant"):
+class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="constant"):
     """Every such row has the same values."""
 
     values: tuple[float, ...]
@@ -52,7 +52,7 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
         return np.tile(np.array(self.values, np.float32), (len(ids), 1))
 
 
-class Init(msgspec.Struct, frozen=True, tag="init"):
+class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="init"):
     """Every such row is drawn from [low, high), by its id."""
 
     seed: int = 0

@@ -4,7 +4,7 @@ Contract
 --------
 * Ids are int64, rows and gradients float32, and nothing else is cast: a wrong dtype or shape is a `ConfigError`.
 * A row that is not there follows from its table's rule.  To read it makes nothing; the first update begins with it.
-* One id may be there several times in a call.  `apply` adds up its gradients first, and takes one step for it.
+* An id may be there several times in a call.  `apply` adds up its gradients first, and takes one step for it.
 * Each update of a row and of its optimizer's state is done as a whole, or not at all.
 * All methods may be called by many threads at once.
 """
@@ -32,8 +32,8 @@ LONGEST_NAME: Final = 200
 WIDEST: Final = 65536
 
 
-class TableSpec(msgspec.Struct, frozen=True):
-    """One table."""
+class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table: its name, its shape, its rules."""
 
     name: str
     width: int
@@ -131,7 +131,7 @@ class TrainingStore(Protocol):
         """Take one step of the table's optimizer for each distinct id; `lr` in place of the optimizer's own."""
 
     def load(self, table: str, ids: Ids, rows: Rows) -> None:
-        """Put rows as they are, with new optimizer state.  Of an id that is there twice, the last row counts."""
+        """Put rows as they are, with new optimizer state.  The last row of an id counts."""
 
     def scan(self, table: str, chunk: int = CHUNK) -> Iterator[tuple[Ids, Rows]]:
         """All rows that are there, in ascending ids, at most `chunk` at a time."""

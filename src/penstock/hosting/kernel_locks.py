@@ -13,14 +13,16 @@ import os
 _held: set[int] = set()
 
 
-def try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock what `descriptor` has open, for this process alone; False where somebody else has it.
+
+    With `shared`, others may have it shared too.
 
     Raises:
         OSError: it cannot be locked, as a folder on some network file systems.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     _held.add(descriptor)

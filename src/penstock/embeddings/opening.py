@@ -1,0 +1,25 @@
+"""Open the training store that a URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.embeddings.memory_store import MemoryTrainingStore
+from penstock.embeddings.shared_store import SharedTrainingStore
+from penstock.embeddings.training_store import TrainingStore
+from penstock.errors import ConfigError
+
+
+def open_training_store(url: str) -> TrainingStore:
+    """The store that a URL names: `memory:` is one of its own in this process, `shared:DIR` the one in a folder.
+
+    Raises:
+        ConfigError: it is no such URL, or what is in the folder is no store of this version.
+        EmbeddingError: a file of the store is cut or damaged; RowsUnavailable where it cannot be used now.
+    """
+    kind, _, folder = url.partition(":") if isinstance(url, str) else ("", "", "")
+    if kind == "memory" and url == "memory:":
+        return MemoryTrainingStore()
+    if kind == "shared" and folder and not folder.startswith("//") and "\0" not in folder:
+        return SharedTrainingStore(Path(folder))
+    raise ConfigError(f"{url!r} names no training store: it is memory: or shared:DIR, as shared:runs/ads/rows")
