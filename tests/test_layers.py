@@ -64,7 +64,7 @@ FACADE = {
 """One layer in four files: what people import, its synchronous face, its calls, and its streams."""
 
 HEAVY = {
-    "numpy": {"codec/numpy_.py", "testing/graphs.py"},
+    "numpy": {"codec/numpy_.py", "testing/graphs.py", "testing/training_stores.py"},
     "farmhash": {"features/hashing.py"},
     "onnxruntime": {"graphs/onnx_graph.py"},
     "torch": {"export/torch_model.py", "features/torch_dataset.py", "graphs/torch_graph.py"},
@@ -122,7 +122,7 @@ HEAVY = {
     "redis": {"jobs/stores/redis_.py", "jobs/stores/redis_connections.py"},
 }
 """The libraries with weight, and the files that may import each."""
-NUMERIC = {"features", "graphs", "artifact", "export"}
+NUMERIC = {"features", "graphs", "artifact", "embeddings", "export"}
 """The layers of trained models, where numpy may be imported anywhere."""
 LIGHT = {"msgspec"}
 """Third-party, and everywhere."""

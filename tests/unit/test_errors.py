@@ -12,6 +12,7 @@ from penstock.codec.encode import EncodeFailed, ResultMismatch
 from penstock.errors import (
     ConnectionFailed,
     DeadlineExceeded,
+    EmbeddingError,
     EndedWithoutResult,
     ExportError,
     InvalidItem,
@@ -64,6 +65,7 @@ TREE = {
     TransferError: {"TransferFailed", "TransferRefused", "TransferStopped"},
     ExportError: {"ArtifactInvalid", "ExportRefused", "PublishFailed"},
     TrainingError: {"RunFailed", "LeaseLost", "RunUnavailable"},
+    EmbeddingError: {"TableMismatch", "RowsUnavailable"},
     ValueError: {"ConfigError"},
 }  # fmt: skip
 
@@ -76,7 +78,7 @@ def test_the_tree_is_what_callers_catch():
     assert {base: names(kind for kind in EVERY if issubclass(kind, base)) - {base.__name__} for base in TREE} == TREE
     assert names(kind for kind in EVERY if PenstockError in kind.__bases__) == {
         "ConfigError", "StartFailed", "ProtocolError", "RequestError", "JobError", "TransferError", "ExportError",
-        "TrainingError",
+        "TrainingError", "EmbeddingError",
     }  # fmt: skip
 
 
@@ -89,6 +91,7 @@ def test_only_what_may_succeed_later_is_retryable():
     assert names(kind for kind in EVERY if kind.retryable) == {
         "Overloaded", "QuotaExceeded", "DeadlineExceeded", "NotReady", "ServerError", "ConnectionFailed",
         "QueueFull", "StoreUnavailable", "TransferFailed", "TransferStopped", "PublishFailed", "RunUnavailable",
+        "RowsUnavailable",
     }  # fmt: skip
 
 

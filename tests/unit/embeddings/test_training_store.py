@@ -1,0 +1,64 @@
+"""Specs of tables, what is summed before a step, and URLs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from penstock.embeddings.memory_store import MemoryTrainingStore
+from penstock.embeddings.opening import open_training_store
+from penstock.embeddings.rules import constant
+from penstock.embeddings.shared_store import SharedTrainingStore
+from penstock.embeddings.training_store import TableSpec, last_of_each, summed
+from penstock.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"name": ""}, "a table's name is 1 to 200 printable ASCII characters, got ''"),
+        ({"name": "x" * 201}, "1 to 200"),
+        ({"name": "a b"}, "printable"),
+        ({"name": "é"}, "ASCII"),
+        ({"width": 0}, "table 't': width is from 1 to 65536, got 0"),
+        ({"width": 65537}, "got 65537"),
+        ({"size": None}, "got ids='dense', size=None"),
+        ({"size": 0}, "got ids='dense', size=0"),
+        ({"ids": "any"}, "got ids='any', size=9"),
+        ({"ids": "hashed"}, "ids='hashed'"),
+        ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(fields, words):
+    with pytest.raises(ConfigError, match=words):
+        TableSpec(**{"name": "t", "width": 2, "size": 9} | fields)
+
+
+@pytest.mark.parametrize("ids", [[], [3], [5, 1, 9], [4, 4, 4], [7, -2, 7, 0, -2, 7]])
+def test_gradients_are_summed_and_of_rows_the_last_counts(ids):
+    ids = np.array(ids, np.int64)
+    rows = np.arange(2 * len(ids), dtype=np.float32).reshape(-1, 2)
+    totals, last = {}, {}
+    for id_, row in zip(ids.tolist(), rows, strict=True):
+        totals[id_] = totals.get(id_, 0) + row
+        last[id_] = row
+    for found, expected in ((summed(ids, rows), totals), (last_of_each(ids, rows), last)):
+        assert found[0].tolist() == sorted(expected)
+        assert found[1].tolist() == [expected[id_].tolist() for id_ in sorted(expected)]
+
+
+def test_a_url_names_a_store_in_memory_or_in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(open_training_store("memory:"), MemoryTrainingStore)
+    for url, folder in ((f"shared:{tmp_path}/one", "one"), ("shared:two/rows", "two/rows")):
+        store = open_training_store(url)
+        assert isinstance(store, SharedTrainingStore)
+        assert store.folder == tmp_path / folder
+
+
+@pytest.mark.parametrize(
+    "url", ["", "memory", "memory:x", "shared:", "shared://host/x", "redis:x", "rows", 7, "shared:\0"]
+)
+def test_another_url_is_refused_with_those_that_there_are(url):
+    with pytest.raises(ConfigError, match="it is memory: or shared:DIR"):
+        open_training_store(url)
