@@ -109,10 +109,13 @@ class Partition:
 
     def make_room(self, ids: Ids) -> None:
         """Have room for an update of these distinct ids, so that a full disk fails it before anything is changed."""
-        header = _read(self._head)
-        if header.rows + len(ids) <= header.capacity:
+        undo = _UNDO_AT + len(ids) * (8 + 4 * self._width)
+        with _opened(self._head, os.O_RDONLY) as file:
+            header, size = _read_header(file, self._head), os.fstat(file).st_size
+        if size >= undo and header.rows + len(ids) <= header.capacity:
             return
         with self._held() as (head, header):
+            os.posix_fallocate(head, 0, undo)
             try:
                 self._grow(head, header, header.rows + len(ids))
             except OSError:  # it may be enough for those that are new
@@ -266,11 +269,6 @@ def make_partition(prefix: str, spec: TableSpec, capacity: int = _FIRST_CAPACITY
 
 def _record_width(spec: TableSpec) -> int:
     return spec.width + spec.optimizer.state_width(spec.width)
-
-
-def _read(path: str) -> _Header:
-    with _opened(path, os.O_RDONLY) as file:
-        return _read_header(file, path)
 
 
 @contextlib.contextmanager
