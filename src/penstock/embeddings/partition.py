@@ -195,8 +195,8 @@ class Partition:
 
     def _undo(self, head: int, header: _Header) -> _Header:
         behind = _UNDO_AT + 8 * header.undo
-        places = np.frombuffer(_read_bytes(head, 8 * header.undo, _UNDO_AT), np.int64)
-        kept = np.frombuffer(_read_bytes(head, 4 * header.undo * self._width, behind), np.float32)
+        places = np.frombuffer(_read_bytes(self._head, head, 8 * header.undo, _UNDO_AT), np.int64)
+        kept = np.frombuffer(_read_bytes(self._head, head, 4 * header.undo * self._width, behind), np.float32)
         self._mapped.records[places] = kept.reshape(header.undo, self._width)
         hit("rows_put_back")
         header = header._replace(undo=0)
@@ -304,12 +304,12 @@ def _write(head: int, places: Ids, kept: Rows) -> None:
             at, left = at + written, left[written:]
 
 
-def _read_bytes(file: int, size: int, at: int) -> bytes:
+def _read_bytes(path: str, file: int, size: int, at: int) -> bytes:
     parts: list[bytes] = []
     while size:
         part = os.pread(file, size, at)
         if not part:
-            raise EmbeddingError("a file of a store of rows is cut: use a copy that `save` has made")
+            raise EmbeddingError(f"{path} is cut: use a copy that `save` has made")
         parts.append(part)
         at, size = at + len(part), size - len(part)
     return b"".join(parts)

@@ -203,6 +203,8 @@ class _Table:
         return str(self.folder / name)
 
     def check(self) -> None:
+        with held_file(self.path("step")) as file:
+            self._read_step(file)
         for each in self.partitions:
             each.check()
 
@@ -276,10 +278,16 @@ class _Table:
         """Say that an update is under way, and give the number of its step."""
         with contextlib.ExitStack() as at_end:
             with held_file(self.path("step")) as file:
-                step = _read_step(file) + steps
+                step = self._read_step(file) + steps
                 _write_step(file, step)
                 at_end.enter_context(held_file(self.path("updates"), shared=True))
             yield step
+
+    def _read_step(self, file: int) -> int:
+        said = os.pread(file, 8, BEHIND_PID)
+        if len(said) < 8:
+            raise EmbeddingError(f"{self.path('step')} is cut: use a copy that `save` has made")
+        return int(struct.unpack("<q", said)[0])
 
     def _split(self, ids: Ids) -> list[tuple[Partition, Ids]]:
         """The partitions that have some of `ids`, each with their places in it."""
@@ -391,13 +399,6 @@ def _write_new(path: Path, content: bytes) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(file, "wb") as opened:  # noqa: PTH123  # a descriptor
         opened.write(content)
-
-
-def _read_step(file: int) -> int:
-    said = os.pread(file, 8, BEHIND_PID)
-    if len(said) < 8:
-        raise EmbeddingError("the file `step` of a table is cut: use a copy that `save` has made")
-    return int(struct.unpack("<q", said)[0])
 
 
 def _write_step(file: int, step: int) -> None:

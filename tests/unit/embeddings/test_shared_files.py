@@ -1,0 +1,159 @@
+"""Files of a shared store: their rights, what is refused when it is opened, and copies."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.embeddings.row_optimizers import Adagrad
+from penstock.embeddings.shared_store import SharedTrainingStore
+from penstock.embeddings.training_store import TableSpec
+from penstock.errors import ConfigError, EmbeddingError, RowsUnavailable
+
+SPEC = TableSpec("t", 5, ids="any", optimizer=Adagrad(lr=0.5))
+IDS = np.arange(1000)
+ROWS = (IDS[:, None] * 8 + np.arange(5)).astype(np.float32)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    store = SharedTrainingStore(tmp_path / "rows")
+    store.create(SPEC)
+    store.load("t", IDS, ROWS)
+    store.close()
+    return tmp_path / "rows"
+
+
+def table(folder):
+    (found,) = folder.glob("table-*")
+    return found
+
+
+def test_nobody_else_has_rights_whatever_the_umask(tmp_path):
+    before = os.umask(0)
+    try:
+        store = SharedTrainingStore(tmp_path / "rows")
+        store.create(SPEC)
+        store.load("t", IDS, ROWS)
+        store.save(tmp_path / "saved")
+    finally:
+        os.umask(before)
+    for path in [p for name in ("rows", "saved") for p in (tmp_path / name, *(tmp_path / name).rglob("*"))]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_what_a_killed_maker_of_a_table_has_left_is_removed(folder):
+    left = folder / ".draft-0123456789abcdef"
+    left.mkdir()
+    (left / "0.rows").write_bytes(b"x")
+    store = SharedTrainingStore(folder)
+    assert set(store.tables()) == {"t"}
+    store.create(TableSpec("other", 5, ids="any"))
+    assert not left.exists()
+    assert set(store.tables()) == {"t", "other"}
+
+
+@pytest.mark.parametrize("name", ["0.rows", "3.ids", "1.head", "step", "table.json"])
+def test_a_cut_file_is_refused(folder, name):
+    path = table(folder) / name
+    os.truncate(path, 10)
+    with pytest.raises(EmbeddingError, match=r"cut|damaged") as caught:
+        SharedTrainingStore(folder)
+    assert not isinstance(caught.value, RowsUnavailable)
+    assert name in str(caught.value)
+
+
+def test_a_missing_file_is_said_to_be_missing(folder):
+    (table(folder) / "2.rows").unlink()
+    with pytest.raises(RowsUnavailable, match=r"No such file .*2\.rows"):
+        SharedTrainingStore(folder)
+
+
+def test_a_folder_that_is_gone_is_rows_that_are_unavailable(folder):
+    store = SharedTrainingStore(folder)
+    folder.rename(folder.with_name("elsewhere"))
+    for call in (lambda: store.fetch("t", IDS), lambda: store.apply("t", IDS, ROWS), lambda: store.count("t")):
+        with pytest.raises(RowsUnavailable, match=r"table 't': .*No such file"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b'{"format":2}', ConfigError, "format 2, and this version of Penstock knows 1"),
+        (b'{"format":2,"more":[]}', ConfigError, "format 2"),
+        (b'{"format":"1"}', EmbeddingError, "store.json is damaged"),
+        (b"", EmbeddingError, "store.json is damaged"),
+    ],
+)
+def test_another_format_is_refused(folder, content, kind, words):
+    (folder / "store.json").write_bytes(content)
+    with pytest.raises(kind, match=words):
+        SharedTrainingStore(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('"partitions": 4', '"partitions": 0'), ('"partitions"', '"parts"'), ('"width": 5', '"width": 6'),
+     ('"width": 5', '"width": "5"'), ('"name": "t"', '"name": "u"'), ('"lr": 0.5', '"lr": -1'),
+     ('"lr": 0.5', '"lr": 0.5, "momentum": 1')],
+)  # fmt: skip
+def test_another_tables_file_is_refused(folder, old, new):
+    path = table(folder) / "table.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(EmbeddingError, match=r"is damaged|of another table|of records of"):
+        SharedTrainingStore(folder)
+
+
+def test_what_is_no_folder_of_a_store_is_refused_and_not_changed(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"mine")
+    with pytest.raises(ConfigError, match="file is no folder"):
+        SharedTrainingStore(file)
+    with pytest.raises(ConfigError, match=r"has other files in it, as file: name a folder of its own"):
+        SharedTrainingStore(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be opened as a store of rows: Not a directory"):
+        SharedTrainingStore(file / "rows")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert file.read_bytes() == b"mine"
+
+
+def test_a_network_file_system_is_refused(tmp_path):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"36 35 0:50 / {tmp_path} rw,noatime - nfs4 host:/x rw\n")
+    with pytest.raises(ConfigError, match=r"rows lies on a network file system \(nfs4\)"):
+        SharedTrainingStore(tmp_path / "rows", mountinfo=mounts)
+    assert not (tmp_path / "rows").exists()
+
+
+def test_a_copy_with_holes_has_none_once_it_is_open(folder, tmp_path):
+    """To write into a hole of a mapped file on a full disk is SIGBUS."""
+    store = SharedTrainingStore(folder)
+    store.load("t", IDS, np.zeros_like(ROWS))
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", "--sparse=always", folder, copy], check=True)
+    files = [path for end in ("ids", "rows") for path in table(copy).glob(f"*.{end}")]
+    assert any(512 * path.stat().st_blocks < path.stat().st_size for path in files)
+    opened = SharedTrainingStore(copy)
+    assert not any(512 * path.stat().st_blocks < path.stat().st_size for path in files)
+    assert (opened.fetch("t", IDS).rows == 0).all()
+
+
+def test_a_save_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
+    store = SharedTrainingStore(folder)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "sendfile", full)
+    with pytest.raises(RowsUnavailable, match=r"saved was not saved: .*No space left"):
+        store.save(tmp_path / "saved")
+    assert [path.name for path in Path(tmp_path).iterdir()] == ["rows"]
+    store.apply("t", IDS, ROWS)
