@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import numpy as np
 
@@ -64,7 +64,7 @@ class MemoryTrainingStore:
             yield not of.filled
             of.filled = True
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """As `TrainingStore.save`."""
         with whole_folder(path) as made, closing(SharedTrainingStore(made)) as saved:
             for name, spec in self.tables().items():

@@ -143,7 +143,7 @@ class SharedTrainingStore:
             with _told(f"table {table!r}"):
                 os.pwrite(file, b"1", BEHIND_PID)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """As `TrainingStore.save`.  Updates wait for as long as it copies; they are read meanwhile."""
         with whole_folder(path) as made:
             tables = self._found()
@@ -299,7 +299,7 @@ class _Table:
 
 
 @contextlib.contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
+def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to write into, which is renamed to `path` at the end, on the disk; it is removed after an error.
 
     Raises:

@@ -12,10 +12,10 @@ Contract
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -145,7 +145,7 @@ class TrainingStore(Protocol):
         Others wait meanwhile.  Where the block is left by an error, or its process dies, the next one is to fill it.
         """
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write a folder that is whole or absent: a `shared:` store of what is here, optimizer state too."""
 
     def close(self) -> None:
