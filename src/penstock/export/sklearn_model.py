@@ -26,6 +26,8 @@ from penstock.features.tensors import Tensor
 if TYPE_CHECKING:
     import numpy as np
 
+    from penstock.features.feature_spec import Features
+
 OPSETS: Final = {"": 18, "ai.onnx.ml": 3}
 """The versions of ONNX that are written: every converter of skl2onnx has these."""
 BRANCHES: Final = (
@@ -34,7 +36,7 @@ BRANCHES: Final = (
 )
 
 
-def sklearn_exporter(model: Any) -> SklearnExporter:
+def sklearn_exporter(model: Any, features: Features) -> SklearnExporter:  # noqa: ARG001  # a model of Keras needs them
     """The exporter of `model`.
 
     Raises:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from penstock.features.feature_spec import Features
+
 WRAPPERS: Final = {
     "torch.DistributedDataParallel": "module",
     "torch.DataParallel": "module",
@@ -44,7 +46,7 @@ REASON_CHARS: Final = 1500
 """How much of PyTorch's reason is told: it goes on for pages."""
 
 
-def torch_exporter(model: Any) -> TorchExporter:
+def torch_exporter(model: Any, features: Features) -> TorchExporter:  # noqa: ARG001  # a model of Keras needs them
     """The exporter of `model`, or of the model that it wraps.
 
     Raises:
