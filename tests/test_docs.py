@@ -61,6 +61,7 @@ import pictures
 from fake_work import Bench, fake_service
 from layer_rules import parsed, read_tree
 from penstock import client as ps_client
+from penstock import embeddings as ps_embeddings
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
@@ -74,6 +75,7 @@ from penstock.config import ArtifactOptions
 from penstock.core.batching import Reason
 from penstock.core.counters import INLINE_REASONS, NOT_READY
 from penstock.core.state import State
+from penstock.embeddings.training_store import TrainingStore
 from penstock.errors import REFUSAL_REASONS
 from penstock.features.kinds import Kind
 from penstock.features.tensors import Tensor
@@ -741,6 +743,18 @@ def test_the_reference_has_every_argument_of_saving_and_loading_and_every_member
     assert [name for name in members if not re.search(rf"\b{name}\b", first_cells)] == []
 
 
+def test_the_reference_has_every_name_of_embeddings_and_every_option_of_them():
+    text = (DOCS / "reference" / "embeddings.md").read_text()
+    assert set(ps_embeddings.__all__) == set(re.findall(r"`emb\.(\w+)", text))
+    calls = dict(re.findall(r"`(?:emb\.)?(\w+)\(([^`]*)\)`", text))
+    plain = {"init", "constant", "zeros", "SGD", "Adagrad", "SparseAdam", "TableSpec", "open_training_store"}
+    methods = {name for name in vars(TrainingStore) if not name.startswith("_")}
+    for name in plain | methods:
+        called = getattr(TrainingStore, name) if name in methods else getattr(ps_embeddings, name)
+        shown = [part.partition("=")[0] for part in re.split(r", (?![^(]*\))", calls[name]) if part]
+        assert shown == [each for each in inspect.signature(called).parameters if each != "self"], name
+
+
 def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_default():
     told = sections(DOCS / "reference" / "features.md", 3)
     shared = set(re.findall(r"`(\w+)`", told["Options of kinds with ids"]))
@@ -833,7 +847,8 @@ def test_the_page_on_frameworks_names_the_versions_that_are_tested():
 def test_the_reference_has_every_error_with_its_status():
     told = sections(DOCS / "reference" / "errors.md", 3)
     public = {name for name in ps.__all__ if isinstance(getattr(ps, name), type)}
-    assert set(told) == {name for name in public if issubclass(getattr(ps, name), Exception)}
+    errors = {name for name in public if issubclass(getattr(ps, name), Exception)}
+    assert set(told) == errors | {name for name in ps_embeddings.__all__ if hasattr(ps_errors, name)}
     problems = Problems(ps.ServerOptions(), FaultLog(VirtualClock()))
     for kind, (urn, _) in KINDS.items():
         text = told[kind.__name__]

@@ -67,7 +67,12 @@ HEAVY = {
     "numpy": {"codec/numpy_.py", "testing/graphs.py", "testing/training_stores.py"},
     "farmhash": {"features/hashing.py"},
     "onnxruntime": {"graphs/onnx_graph.py"},
-    "torch": {"export/torch_model.py", "features/torch_dataset.py", "graphs/torch_graph.py"},
+    "torch": {
+        "embeddings/torch_layers.py",
+        "export/torch_model.py",
+        "features/torch_dataset.py",
+        "graphs/torch_graph.py",
+    },
     "tensorflow": {
         "export/keras_model.py",
         "features/tensorflow_ids.py",

@@ -92,7 +92,7 @@ SIGNATURES = {
     "export.save": (
         "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
         "batch=Batch(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True), "
-        "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, metadata=None)"
+        "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, metadata=None)"
     ),
     "external": EXTERNAL,
     "stage": STAGE,
@@ -257,6 +257,10 @@ LIGHT = {
     "who serves a model": (
         "import penstock.export.artifact_stage, penstock.graphs.onnx_graph",
         {*FRAMEWORKS, "httptools", "rich"},
+    ),
+    "who keeps embedding rows": (
+        "from penstock import embeddings as emb; emb.open_training_store('memory:'), emb.init(), emb.SGD",
+        {*FRAMEWORKS, *HEAVY} - {"numpy"},
     ),
     "who finds a run finished": (FINISHED_RUN, HEAVY),
     "a service in process": (

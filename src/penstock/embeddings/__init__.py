@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from penstock.embeddings.opening import open_training_store
     from penstock.embeddings.row_optimizers import SGD, Adagrad, SparseAdam
     from penstock.embeddings.rules import constant, init, zeros
+    from penstock.embeddings.torch_layers import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.training_store import TableSpec, TrainingStore
     from penstock.errors import EmbeddingError, RowsUnavailable, TableMismatch
 
@@ -15,14 +16,19 @@ __all__ = [
     "SGD",
     "Adagrad",
     "EmbeddingError",
+    "OffloadedRows",
     "RowsUnavailable",
     "SparseAdam",
+    "Table",
     "TableMismatch",
     "TableSpec",
     "TrainingStore",
     "constant",
     "init",
+    "offload",
     "open_training_store",
+    "placeholders",
+    "restore",
     "zeros",
 ]
 
@@ -30,6 +36,7 @@ _MODULES = {
     "penstock.embeddings.opening": ("open_training_store",),
     "penstock.embeddings.row_optimizers": ("SGD", "Adagrad", "SparseAdam"),
     "penstock.embeddings.rules": ("constant", "init", "zeros"),
+    "penstock.embeddings.torch_layers": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.training_store": ("TableSpec", "TrainingStore"),
     "penstock.errors": ("EmbeddingError", "RowsUnavailable", "TableMismatch"),
 }

@@ -50,6 +50,8 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"a table's name is 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}")
         if not 1 <= self.width <= WIDEST:
             raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width}")
+        if self.ids not in {"dense", "any"}:
+            raise ConfigError(f"table {self.name!r}: ids is 'dense' or 'any', got {self.ids!r}")
         if (self.ids == "dense") != (self.size is not None) or (self.size is not None and self.size < 1):
             raise ConfigError(
                 f"table {self.name!r}: size is the number of rows of a table with dense ids, and None with any; "

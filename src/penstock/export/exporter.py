@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -64,6 +65,13 @@ class ModelExporter(Protocol):
 
     def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
         """What the model itself answers, in this process; raises ConfigError where it cannot be asked."""
+
+    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:
+        """Condition of the model that holds while it is written, and only then; undone at the end, also after an error.
+
+        `inline_limit` is the most bytes of an embedding table that lies outside of the model and is put into the graph.
+        Raises ExportRefused where the model cannot be brought there.
+        """
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write the model into `folder`; the path of the file or folder below it.  Raises ExportRefused."""

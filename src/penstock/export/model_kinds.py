@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ExporterKind(NamedTuple):
-    """One kind of models, and what exports them."""
+    """A kind of models, and what exports them."""
 
     claims: Callable[[Any], bool]
     """Whether a model is of this kind."""
@@ -34,6 +34,7 @@ def _is_a(name: str) -> Callable[[Any], bool]:
 
 
 EXPORTERS: Final = (
+    ExporterKind(_is_a("penstock.OffloadedRows"), "penstock.export.offloaded_model", "offloaded_exporter"),
     # First: with another backend, a model of Keras is one of that framework too.
     ExporterKind(_is_a("keras.Model"), "penstock.export.keras_model", "keras_exporter"),
     ExporterKind(_is_a("torch.Module"), "penstock.export.torch_model", "torch_exporter"),

@@ -28,6 +28,7 @@ class SaveOptions:
     formats: Sequence[str] | None
     tolerance: tuple[float, float]
     max_bytes: int
+    inline_limit: int
     metadata: Mapping[str, Any]
     run: str | None = None
     """The training run that saves."""
@@ -40,8 +41,10 @@ class SaveOptions:
         if not isinstance(self.batch, Batch):
             raise ConfigError(f"batch takes a penstock.Batch, got {self.batch!r}")
         _check_tolerance(self.tolerance)
-        if not isinstance(self.max_bytes, int) or isinstance(self.max_bytes, bool) or self.max_bytes < 1:
-            raise ConfigError(f"max_bytes must be a whole number of at least 1, got {self.max_bytes!r}")
+        for limit in ("max_bytes", "inline_limit"):
+            value = getattr(self, limit)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{limit} must be a whole number of at least 1, got {value!r}")
         if self.outputs is not None:
             _check_list("outputs", self.outputs)
             check_output_names(self.outputs)

@@ -51,6 +51,8 @@ EXAMPLE_ROWS: Final = 32
 """With how many rows at most a model is traced."""
 LARGEST: Final = 2**31
 """The default of `max_bytes`: the file format of ONNX holds no more."""
+LARGEST_TABLE: Final = 2**28
+"""The default of `inline_limit`."""
 ROWS_APART: Final = 12
 """How many of the probes, and of the rows to check, the model itself is asked about in small batches: 16 calls."""
 ENOUGH_ROWS: Final = 300
@@ -86,12 +88,14 @@ def save(
     formats: Sequence[str] | None = None,
     tolerance: tuple[float, float] = (1e-5, 1e-5),
     max_bytes: int = LARGEST,
+    inline_limit: int = LARGEST_TABLE,
     metadata: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Save `model` as an artifact at `path`, proved to answer there as it does here.
 
     Args:
-        model: a `torch.nn.Module`, a `keras.Model`, or an estimator or pipeline of scikit-learn.
+        model: a `torch.nn.Module`, a `keras.Model`, an estimator or pipeline of scikit-learn, or what
+            `penstock.embeddings.offload` returned.
         path: the folder to make, which must not exist.
         features: the fitted spec that the model was trained with.
         probes: rows, as a table, that ship in the artifact: they prove it, warm it up and are its examples.
@@ -103,6 +107,7 @@ def save(
         formats: the formats to write; None: the first that the framework has.
         tolerance: absolute and relative: a graph may differ by the first, and by the second times the value.
         max_bytes: the most bytes that all graphs may have together.
+        inline_limit: the most bytes of one embedding table that lies outside of the model and is put into the graph.
         metadata: whatever else the manifest is to say, as JSON.
 
     Raises:
@@ -118,6 +123,7 @@ def save(
         formats=formats,
         tolerance=tolerance,
         max_bytes=max_bytes,
+        inline_limit=inline_limit,
         metadata={} if metadata is None else metadata,
     )
     return _save(model, target, features, (probes, check), options)
@@ -192,11 +198,12 @@ def save_exported(
             with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # of rows that nobody has
                 made = ask_made(exporter, features, asked)
         graphs = []
-        for format_ in formats:
-            progress.step(f"writing {format_}")
-            written = exporter.write(format_, draft.folder, signature)
-            graphs.append(GraphEntry(format_, written, signature.inputs, signature.outputs))
-            _check_size(draft.folder, options.max_bytes, format_)
+        with exporter.materialized(options.inline_limit):
+            for format_ in formats:
+                progress.step(f"writing {format_}")
+                written = exporter.write(format_, draft.folder, signature)
+                graphs.append(GraphEntry(format_, written, signature.inputs, signature.outputs))
+                _check_size(draft.folder, options.max_bytes, format_)
         _ask_again(exporter, asked.probes, options.tolerance)
         hit("half_written")
         draft.finish(

@@ -7,8 +7,10 @@ graph gives them; whether the two are near enough is what the proof says.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,6 +110,10 @@ class SklearnExporter:
             raise ConfigError(
                 f"{type(self._model).__name__}.{method} raised {type(error).__name__}: {error}"
             ) from error
+
+    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing lies outside
+        """The model is always as it is written."""
+        return contextlib.nullcontext()
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write `model.onnx`."""

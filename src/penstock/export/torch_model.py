@@ -13,6 +13,7 @@ import inspect
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -52,9 +53,24 @@ def torch_exporter(model: Any, features: Features) -> TorchExporter:  # noqa: AR
     Raises:
         ConfigError: its weights are spread over several processes, or not there.
     """
+    return TorchExporter(exported_module(model))
+
+
+def exported_module(model: Any, *, offloaded: bool = False) -> Any:
+    """The module itself, on the CPU: without what wraps it, and a copy where it is elsewhere.
+
+    Raises:
+        ConfigError: its weights are spread over several processes, or not there; or, unless it is `offloaded`, in a
+            training store.
+    """
     while wrapper := next(iter(class_names(model) & set(WRAPPERS)), None):
         model = getattr(model, WRAPPERS[wrapper])
     for name, module in model.named_modules():
+        if "penstock.Offloaded" in class_names(module) and not offloaded:
+            raise ConfigError(
+                f"{name or 'the model'} has its rows in a training store: give save what penstock.embeddings.offload "
+                "returned, in place of the model"
+            )
         if class_names(module) & SHARDED:
             raise ConfigError(
                 f"{name or 'the model'} is sharded by FSDP, so no process has all of its weights: gather them with "
@@ -64,7 +80,7 @@ def torch_exporter(model: Any, features: Features) -> TorchExporter:  # noqa: AR
     devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
     if "meta" in devices:
         raise ConfigError("the model is on the meta device: it has no weights; load them first")
-    return TorchExporter(model if devices <= {"cpu"} else copy.deepcopy(model).to("cpu"))
+    return model if devices <= {"cpu"} else copy.deepcopy(model).to("cpu")
 
 
 class TorchExporter:
@@ -110,6 +126,10 @@ class TorchExporter:
             self._written |= buffers.written()
             shown = names or [f"number {place}" for place in range(len(parts))]
             return ModelAnswer([_to_array(part, name) for part, name in zip(parts, shown, strict=True)], names)
+
+    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing lies outside
+        """The model is always as it is written."""
+        return contextlib.nullcontext()
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write `model.onnx`, or `model.pt2` which is called with keywords too and returns a tuple."""

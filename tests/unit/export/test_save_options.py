@@ -16,6 +16,7 @@ FITTING = {
     "formats": None,
     "tolerance": (1e-5, 1e-5),
     "max_bytes": 1,
+    "inline_limit": 1,
     "metadata": {},
 }
 
@@ -36,6 +37,7 @@ FITTING = {
         ("max_bytes", 0, "max_bytes must be a whole number of at least 1, got 0"),
         ("max_bytes", 1.5, r"max_bytes must be a whole number of at least 1, got 1\.5"),
         ("max_bytes", True, "max_bytes must be"),
+        ("inline_limit", 0, "inline_limit must be a whole number of at least 1, got 0"),
         ("outputs", "probability", "outputs takes a list that is not empty, got 'probability'"),
         ("outputs", [], "outputs takes a list"),
         ("outputs", ["_a"], "kept for later"),

@@ -1,5 +1,6 @@
 """Saving without a framework: the model is a function of numpy, and its graph is made by hand."""
 
+import contextlib
 import json
 import re
 from itertools import pairwise
@@ -31,6 +32,7 @@ FITTING = {
     "formats": None,
     "tolerance": (1e-5, 1e-5),
     "max_bytes": 10_000,
+    "inline_limit": 5_000,
     "metadata": {"epochs": 3},
 }
 
@@ -62,17 +64,28 @@ class Exporter:
         self.classes = classes
         self.written = written
         self.asked = 0
+        self.materialized_for = None
 
     def check_inputs(self, inputs):
         """All of them are taken."""
 
+    @contextlib.contextmanager
+    def materialized(self, inline_limit):
+        self.materialized_for = inline_limit
+        try:
+            yield
+        finally:
+            self.materialized_for = None
+
     def answer(self, inputs):
+        assert self.materialized_for is None, "a model answers as it was trained"
         self.asked += 1
         exact = tiny_artifacts.model(**inputs) if set(inputs) == {"x", "occupation"} else inputs["user"]
         changed = self.change(exact.astype(np.float32), self.asked)
         return changed if isinstance(changed, ModelAnswer) else ModelAnswer([changed])
 
     def write(self, format_, folder, signature):
+        assert self.materialized_for is not None
         if isinstance(self.written, BaseException):
             raise self.written
         (folder / "model.onnx").write_bytes(self.written or tiny_artifacts.graph())
@@ -238,6 +251,19 @@ def test_nan_of_the_model_itself_is_refused_with_its_row(tmp_path, asked, wrong,
     error = refusal(tmp_path, ExportRefused, Exporter(change), probes=ROWS[:2], check=ROWS)
     assert "the model itself answers NaN" in str(error)
     assert error.row == row
+
+
+def test_a_model_is_materialized_within_the_limit_that_was_given_and_not_after_an_error(tmp_path):
+    seen = []
+
+    class Watched(Exporter):
+        def write(self, *arguments):
+            seen.append(self.materialized_for)
+            return super().write(*arguments)
+
+    exporter = Watched(written=ExportRefused("no"))
+    refusal(tmp_path, ExportRefused, exporter, inline_limit=77)
+    assert (seen, exporter.materialized_for) == ([77], None)
 
 
 def test_graphs_beyond_max_bytes_are_refused(tmp_path):
