@@ -25,7 +25,7 @@ from penstock.errors import ConfigError
         ({"size": None}, "got ids='dense', size=None"),
         ({"size": 0}, "got ids='dense', size=0"),
         ({"ids": "any"}, "got ids='any', size=9"),
-        ({"ids": "hashed"}, "ids='hashed'"),
+        ({"ids": "hashed"}, "ids is 'dense' or 'any', got 'hashed'"),
         ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
     ],
 )

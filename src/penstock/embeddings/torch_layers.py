@@ -1,0 +1,519 @@
+"""Embedding layers of PyTorch whose rows lie in a training store.
+
+Contract
+--------
+* A layer is swapped by its class: the module stays the same object, so whoever refers to it sees the swap.
+* A forward pass reads the distinct rows that it needs, and these end with its graph.  A backward pass leaves their
+  gradients with the optimizer, a row for each distinct id, and `step` sends them to the store.
+* `restore` gives the module its own class and weight back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from penstock.config import checked_keywords
+from penstock.embeddings.opening import open_training_store
+from penstock.embeddings.row_optimizers import RowOptimizer
+from penstock.embeddings.rules import Ids, Init, MissingRule, Rows
+from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore
+from penstock.errors import ConfigError, EmbeddingError
+from penstock.hosting.available_memory import available_memory
+
+_log = logging.getLogger("penstock.embeddings")
+_NATIVE: Final = (nn.Embedding, nn.EmbeddingBag)
+_SHARDED: Final = {"FullyShardedDataParallel", "FSDPModule"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Options of one layer's table."""
+
+    ids: str = "dense"
+    """`dense`: from 0 to the layer's `num_embeddings`, and nothing else; `any`: every int64."""
+    missing: MissingRule | None = None
+    """The rule for a row that is not there; None: `init()`."""
+    optimizer: RowOptimizer | None = None
+    """Defaults to the one that `offload` was given."""
+    name: str | None = None
+    """The table's name in the store; None: the layer's path."""
+
+
+# -- placeholders -----------------------------------------------------------------------------------------------------
+
+_inside = threading.local()
+_patching = threading.Lock()
+_threads_inside = 0
+_own_inits: dict[type[nn.Module], Callable[..., None]] = {}
+
+
+@contextmanager
+def placeholders() -> Iterator[None]:
+    """Have embedding layers that this thread makes in the block allocate no rows, until they are offloaded."""
+    _enter()
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _enter() -> None:
+    global _threads_inside  # noqa: PLW0603  # the classes are the process's too
+    _inside.depth = getattr(_inside, "depth", 0) + 1
+    with _patching:
+        _threads_inside += 1
+        if _threads_inside == 1:
+            for kind in _NATIVE:
+                _own_inits[kind] = kind.__init__
+                kind.__init__ = _without_rows(kind.__init__)
+
+
+def _leave() -> None:
+    global _threads_inside  # noqa: PLW0603
+    _inside.depth -= 1
+    with _patching:
+        _threads_inside -= 1
+        if _threads_inside == 0:
+            for kind, own in _own_inits.items():
+                kind.__init__ = own
+
+
+def _without_rows(own: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of a layer that makes its weight on the meta device, where no rows are given to it."""
+    import functools
+    import inspect
+
+    signature = inspect.signature(own)
+
+    @functools.wraps(own)
+    def make(layer: nn.Module, *args: Any, **options: Any) -> None:
+        bound = signature.bind(layer, *args, **options)
+        placeholder = getattr(_inside, "depth", 0) > 0 and bound.arguments.get("_weight") is None
+        if placeholder:
+            bound.arguments["device"] = "meta"
+        own(*bound.args, **bound.kwargs)
+        if placeholder:
+            layer.register_forward_pre_hook(_refuse_placeholder)
+
+    return make
+
+
+def _refuse_placeholder(layer: nn.Module, _: Any) -> None:
+    raise EmbeddingError(
+        f"this {type(layer).__name__} is a placeholder without rows: give its model to penstock.embeddings.offload"
+    )
+
+
+# -- the layers -------------------------------------------------------------------------------------------------------
+
+
+class _Gradients:
+    """The table of one layer, and the gradients that backward passes have left for it."""
+
+    def __init__(self, path: str, spec: TableSpec, store: TrainingStore, weight: nn.Parameter) -> None:
+        self.path = path
+        self.spec = spec
+        self.store = store
+        self.trains = weight.requires_grad
+        self.device = torch.device("cpu") if weight.is_meta else weight.device
+        self.parameter = nn.Parameter(torch.empty(0, spec.width), requires_grad=self.trains)
+        """Its gradient has a row for each id of `ids`."""
+        self.ids: Ids = np.empty(0, np.int64)
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, _: Any) -> _Gradients:
+        return self  # a copied model looks its rows up in the same table
+
+    def __reduce__(self) -> Any:
+        raise ConfigError(
+            f"layer {self.path!r} has its rows in a store, which no copy can take along: pickle what "
+            "penstock.embeddings.restore returns"
+        )
+
+    def fetch(self, ids: Ids, device: torch.device, spared: int | None) -> Tensor:
+        """The rows of distinct ids; a backward pass leaves their gradients here, but for those of the id `spared`."""
+        rows = torch.from_numpy(self.store.fetch(self.spec.name, ids).rows).to(device)
+        if self.trains and torch.is_grad_enabled():
+            rows.requires_grad_()
+            rows.register_hook(lambda grad: self._add(ids, grad, spared))
+        return rows
+
+    def _add(self, ids: Ids, grad: Tensor, spared: int | None) -> None:
+        grad = grad.detach()
+        if spared is not None and not (kept := ids != spared).all():
+            ids, grad = ids[kept], grad[torch.from_numpy(kept).to(grad.device)]
+        with self._lock:
+            before = self.parameter.grad
+            if before is None:
+                total = grad.clone()
+            else:
+                all_ids, places = np.unique(np.concatenate([self.ids, ids]), return_inverse=True)
+                total = torch.zeros(len(all_ids), self.spec.width, device=grad.device)
+                where = torch.from_numpy(places).to(grad.device)
+                total.index_add_(0, where[: len(self.ids)], before.to(grad.device))
+                total.index_add_(0, where[len(self.ids) :], grad)
+                ids = all_ids
+            self.ids = ids
+            self.parameter.grad = None
+            self.parameter.data = torch.empty(1, device=total.device).expand(total.shape)
+            self.parameter.grad = total
+
+    def forget(self) -> None:
+        """Let go of the gradients."""
+        with self._lock:
+            self.parameter.grad = None
+            self.parameter.data = torch.empty(0, self.spec.width)
+            self.ids = np.empty(0, np.int64)
+
+    def gradients(self, scale: float) -> tuple[Ids, Rows] | None:
+        """The ids and their gradients, or None; FloatingPointError where one is not finite."""
+        with self._lock:
+            if self.parameter.grad is None or not len(self.ids):
+                return None
+            grads: Rows = self.parameter.grad.detach().cpu().numpy() * np.float32(scale)
+            wrong = self.ids[~np.isfinite(grads).all(axis=1)]
+            if len(wrong):
+                shown = ", ".join(map(str, wrong[:10])) + (" and more" if len(wrong) > 10 else "")
+                raise FloatingPointError(f"table {self.spec.name!r}: no finite gradient for the ids {shown}")
+            return self.ids, grads
+
+
+class Offloaded(nn.Module):  # type: ignore[misc]  # torch may not be there where types are checked
+    """Common part of both kinds of layers once their rows are elsewhere."""
+
+    _table: _Gradients
+    padding_idx: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(
+                f"layer {self._table.path!r} has its rows in a store: penstock.embeddings.restore gives it a weight"
+            )
+        return super().__getattr__(name)
+
+    def _distinct(self, ids: Tensor) -> tuple[Tensor, Ids, Tensor]:
+        """The rows of the distinct ids, these ids, and for each of `ids` which of them it is."""
+        if ids.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"layer {self._table.path!r}: ids are int32 or int64, got {ids.dtype}")
+        flat = ids.detach().cpu().numpy().astype(np.int64, copy=False).reshape(-1)
+        distinct, places = np.unique(flat, return_inverse=True)
+        rows = self._table.fetch(distinct, ids.device, self.padding_idx)
+        return rows, distinct, torch.from_numpy(places.reshape(tuple(ids.shape))).to(ids.device)
+
+
+class _OffloadedEmbedding(Offloaded, nn.Embedding):  # type: ignore[misc]
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch names it so
+        rows, _, places = self._distinct(input)
+        return functional.embedding(places, rows)
+
+    def __repr__(self) -> str:
+        return f"OffloadedEmbedding({self.extra_repr()}, table={self._table.spec.name!r})"
+
+
+class _OffloadedBag(Offloaded, nn.EmbeddingBag):  # type: ignore[misc]
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:  # noqa: A002
+        rows, distinct, places = self._distinct(input)
+        padding = None if self.padding_idx is None else np.flatnonzero(distinct == self.padding_idx)
+        return functional.embedding_bag(
+            places,
+            rows,
+            None if offsets is None else offsets.long(),
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=int(padding[0]) if padding is not None and len(padding) else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"OffloadedEmbeddingBag({self.extra_repr()}, table={self._table.spec.name!r})"
+
+
+_SWAPPED: Final[dict[type[nn.Module], type[nn.Module]]] = {
+    nn.Embedding: _OffloadedEmbedding,
+    nn.EmbeddingBag: _OffloadedBag,
+}
+
+
+# -- offload and restore ----------------------------------------------------------------------------------------------
+
+
+class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
+    """The tables of a model, as the optimizer of their rows: a group for each, with `lr` and `table`."""
+
+    def __init__(self, model: nn.Module, store: TrainingStore, tables: Mapping[str, _Gradients]) -> None:
+        self.model = model
+        """The model that was given, with its layers swapped."""
+        self.store = store
+        self._gradients = dict(tables)
+        self._ended = False
+        groups = [
+            {"params": [table.parameter], "lr": table.spec.optimizer.lr, "table": table.spec.name}
+            for table in tables.values()
+        ]
+        super().__init__(groups, {})
+
+    @property
+    def tables(self) -> dict[str, TableSpec]:
+        """The table of each path."""
+        return {path: table.spec for path, table in self._gradients.items()}
+
+    def layers(self) -> dict[str, Any]:
+        """The layers that look rows up in these tables, by path.
+
+        Raises:
+            EmbeddingError: the model was restored.
+        """
+        self._check_not_ended()
+        own = self._gradients.values()
+        return {path: layer for path, layer in _offloaded(self.model).items() if layer._table in own}
+
+    def end(self) -> None:
+        """Have every later step fail: the rows are the model's own again."""
+        self._gradients.clear()
+        self._ended = True
+
+    def _check_not_ended(self) -> None:
+        if self._ended:
+            raise EmbeddingError("the model was restored, so these rows are its own again: offload it once more")
+
+    def parameters(self) -> list[nn.Parameter]:
+        """A parameter for each table; its gradient has a row for each distinct id since `zero_grad`."""
+        return [table.parameter for table in self._gradients.values()]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002  # as torch has it
+        """Forget all gradients."""
+        for table in self._gradients.values():
+            table.forget()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
+        """Have the store take a step for every row that has a gradient.
+
+        Args:
+            closure: computes the loss anew, as of every optimizer of torch.
+            scale: multiplies all gradients: 1 / world size where others average the dense ones.
+
+        Raises:
+            FloatingPointError: a gradient is not finite; nothing was applied.
+        """
+        self._check_not_ended()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        tables = zip(self.param_groups, self._gradients.values(), strict=True)
+        found = [(group, table.gradients(scale)) for group, table in tables]
+        for group, gradients in found:
+            if gradients is not None:
+                self.store.apply(group["table"], *gradients, lr=float(group["lr"]))
+        return loss
+
+
+@checked_keywords("penstock.embeddings.offload")
+def offload(
+    model: nn.Module,
+    store: str | TrainingStore,
+    *,
+    optimizer: RowOptimizer,
+    tables: Mapping[str, Table | None] | None = None,
+) -> OffloadedRows:
+    """Move the rows of every embedding layer of `model` into a training store, in place.
+
+    Args:
+        model: a module with `torch.nn.Embedding` or `torch.nn.EmbeddingBag` somewhere in it.
+        store: the store, or its URL.
+        optimizer: the optimizer of the rows.
+        tables: what is to hold for the layer at a path; None there leaves it native.
+
+    Raises:
+        ConfigError: a layer cannot be offloaded, a path in `tables` is none of an embedding layer, or there is none.
+        TableMismatch: the store has another table of that name.
+    """
+    layers = _layers(model)
+    for path, module in model.named_modules():
+        if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
+            raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
+    chosen = dict(tables or {})
+    unknown = [path for path in chosen if path not in layers]
+    if unknown:
+        raise ConfigError(
+            f"tables names {unknown[0]!r}, which is no embedding layer of the model; those are "
+            f"{', '.join(map(repr, layers)) or 'none'}"
+        )
+    swapped = {path: layer for path, layer in layers.items() if chosen.get(path, Table()) is not None}
+    if not swapped:
+        raise ConfigError("the model has no embedding layer to offload")
+    specs = {path: _spec(path, layer, chosen.get(path) or Table(), optimizer) for path, layer in swapped.items()}
+    names = [spec.name for spec in specs.values()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two layers have the table {twice!r}: give each a name of its own")
+    for path, layer in swapped.items():
+        _check_layer(path, layer, model)
+    opened = open_training_store(store) if isinstance(store, str) else store
+    for spec in specs.values():
+        opened.create(spec)
+    for path, layer in swapped.items():
+        _fill(opened, specs[path], layer)
+    gradients = {}
+    for path, layer in swapped.items():
+        gradients[path] = _Gradients(path, specs[path], opened, layer.weight)
+        _swap(layer, gradients[path])
+    return OffloadedRows(model, opened, gradients)
+
+
+@checked_keywords("penstock.embeddings.restore")
+def restore(rows: OffloadedRows) -> nn.Module:
+    """Give the layers their own class and a weight with all rows back, and return the model.
+
+    Rows that were never trained are those of their table's rule.
+
+    Raises:
+        EmbeddingError: a layer cannot have its rows back; nothing was changed.
+    """
+    layers, room, needed = rows.layers(), available_memory(), 0
+    for path, layer in layers.items():
+        needed += _checked_size(path, layer)
+        if room is not None and needed > room:
+            raise EmbeddingError(
+                f"layer {path!r}: with its rows the tables take {needed} bytes, and {room} bytes of memory are left"
+            )
+    weights = [_weight(layer, layer._table.device) for layer in layers.values()]
+    for layer, weight in zip(layers.values(), weights, strict=True):
+        _put_back(layer, weight)
+    rows.end()
+    return rows.model
+
+
+@contextmanager
+def materialized(model: nn.Module) -> Iterator[None]:
+    """Have the layers of `model`, on the CPU, native and filled in the block, and offloaded again behind it."""
+    layers = _offloaded(model)
+    tables = {path: layer._table for path, layer in layers.items()}
+    try:
+        for layer in layers.values():
+            _put_back(layer, _weight(layer, torch.device("cpu")))
+        yield
+    finally:
+        for path, layer in layers.items():
+            if not isinstance(layer, Offloaded):
+                _swap(layer, tables[path])
+
+
+def _layers(model: nn.Module) -> dict[str, Any]:
+    """The embedding layers by their first path; one that is offloaded already is none."""
+    return {
+        path: layer
+        for path, layer in model.named_modules()
+        if isinstance(layer, _NATIVE) and not isinstance(layer, Offloaded)
+    }
+
+
+def _offloaded(model: nn.Module) -> dict[str, Any]:
+    return {path: layer for path, layer in model.named_modules() if isinstance(layer, Offloaded)}
+
+
+def _spec(path: str, layer: Any, table: Table, optimizer: RowOptimizer) -> TableSpec:
+    if not isinstance(table, Table):
+        raise ConfigError(f"tables takes a penstock.embeddings.Table for {path!r}, got {table!r}")
+    return TableSpec(
+        name=table.name or path or type(layer).__name__,
+        width=layer.embedding_dim,
+        ids=table.ids,  # type: ignore[arg-type]  # it is checked there
+        size=layer.num_embeddings if table.ids == "dense" else None,
+        missing=table.missing if table.missing is not None else Init(),
+        optimizer=table.optimizer if table.optimizer is not None else optimizer,
+    )
+
+
+def _check_layer(path: str, layer: Any, model: nn.Module) -> None:
+    kind = type(layer)
+    if kind not in _NATIVE:
+        raise ConfigError(
+            f"{path!r} is a {kind.__name__}, a class of its own below {kind.__mro__[1].__name__}, and only the two of "
+            "torch.nn can be swapped: leave it native with tables={path: None}"
+        )
+    if layer.max_norm is not None:
+        raise ConfigError(f"{path!r} has max_norm, which changes rows where they are read: leave it out")
+    if layer.scale_grad_by_freq:
+        raise ConfigError(f"{path!r} has scale_grad_by_freq, which a store does not know: leave it out")
+    if not isinstance(layer.weight, nn.Parameter) or layer._parameters.get("weight") is None:
+        raise ConfigError(f"the weight of {path!r} is computed by a parametrization: remove that first")
+    if layer.weight.dtype != torch.float32:
+        raise ConfigError(f"{path!r} has rows of {layer.weight.dtype}, and tables are float32: use layer.float()")
+    for other_path, other in model.named_modules():
+        for name, parameter in other._parameters.items():
+            if parameter is layer.weight and other is not layer:
+                raise ConfigError(
+                    f"{path!r} shares its weight with {f'{other_path}.{name}'.lstrip('.')!r}, and only one of them "
+                    "would go on to change it: untie them, or leave the layer native with tables={path: None}"
+                )
+
+
+def _fill(store: TrainingStore, spec: TableSpec, layer: Any) -> None:
+    """Move the layer's rows into its table, of a placeholder the padding row, unless that was filled before."""
+    with store.filling(spec.name) as fill:
+        if not fill:
+            if not layer.weight.is_meta:
+                _log.info("table %r is there already: its rows are used, and those of the layer are not", spec.name)
+            return
+        if layer.weight.is_meta:
+            if layer.padding_idx is not None:
+                store.load(spec.name, np.array([layer.padding_idx]), np.zeros((1, spec.width), np.float32))
+            return
+        weight = layer.weight.detach()
+        for start in range(0, len(weight), CHUNK):
+            some = weight[start : start + CHUNK].cpu().contiguous().numpy()
+            store.load(spec.name, np.arange(start, start + len(some)), some)
+
+
+def _swap(layer: Any, table: _Gradients) -> None:
+    del layer._parameters["weight"]
+    for key, hook in list(layer._forward_pre_hooks.items()):
+        if hook is _refuse_placeholder:
+            del layer._forward_pre_hooks[key]
+    layer._table = table
+    layer.__class__ = _SWAPPED[type(layer)]
+
+
+def _put_back(layer: Any, weight: nn.Parameter) -> None:
+    layer.__class__ = {swapped: native for native, swapped in _SWAPPED.items()}[type(layer)]
+    del layer._table
+    layer.register_parameter("weight", weight)
+
+
+def _checked_size(path: str, layer: Any) -> int:
+    """The bytes of the layer's rows; EmbeddingError where it cannot have them back."""
+    spec, there = layer._table.spec, layer._table.store.tables().get(layer._table.spec.name)
+    if there is None:
+        raise EmbeddingError(f"layer {path!r}: the store has no table {spec.name!r} any more")
+    if there.size is None:
+        raise EmbeddingError(f"layer {path!r}: its table takes any id, and no layer has rows for all of them")
+    if (layer.num_embeddings, layer.embedding_dim) != (there.size, there.width):
+        size = f"{layer.num_embeddings} x {layer.embedding_dim}"
+        raise EmbeddingError(f"layer {path!r} is {size}, and its table is {there.size} x {there.width}")
+    total: int = 4 * there.size * there.width
+    return total
+
+
+def _weight(layer: Any, device: torch.device) -> nn.Parameter:
+    table = layer._table
+    size = layer.num_embeddings
+    weight = torch.empty(size, layer.embedding_dim)
+    array = weight.numpy()
+    for start in range(0, size, CHUNK):
+        ids = np.arange(start, min(start + CHUNK, size))
+        array[start : start + len(ids)] = table.store.fetch(table.spec.name, ids).rows
+    return nn.Parameter(weight.to(device), requires_grad=table.trains)
