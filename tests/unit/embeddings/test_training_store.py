@@ -27,6 +27,7 @@ from penstock.errors import ConfigError
         ({"ids": "any"}, "got ids='any', size=9"),
         ({"ids": "hashed"}, "ids is 'dense' or 'any', got 'hashed'"),
         ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
+        ({"ids": "some", "size": None}, "ids is 'dense' or 'any', got 'some'"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(fields, words):
