@@ -38,7 +38,7 @@ BRANCHES: Final = (
 )
 
 
-def sklearn_exporter(model: Any, features: Features) -> SklearnExporter:  # noqa: ARG001  # a model of Keras needs them
+def sklearn_exporter(model: Any, features: Features | None = None) -> SklearnExporter:  # noqa: ARG001  # a model of Keras needs them
     """The exporter of `model`.
 
     Raises:

@@ -47,7 +47,7 @@ REASON_CHARS: Final = 1500
 """How much of PyTorch's reason is told: it goes on for pages."""
 
 
-def torch_exporter(model: Any, features: Features) -> TorchExporter:  # noqa: ARG001  # a model of Keras needs them
+def torch_exporter(model: Any, features: Features | None = None) -> TorchExporter:  # noqa: ARG001  # a model of Keras needs them
     """The exporter of `model`, or of the model that it wraps.
 
     Raises:
