@@ -60,6 +60,7 @@ def exporter_for(model: Any, features: Features) -> ModelExporter:
         )
     name = f"{type(model).__module__}.{type(model).__qualname__}"
     raise ConfigError(
-        f"model is a {name}: save takes a torch.nn.Module, a keras.Model, or an estimator or pipeline of scikit-learn"
+        f"model is a {name}: save takes a torch.nn.Module, a keras.Model, an estimator or pipeline of scikit-learn, or "
+        "what penstock.embeddings.offload returned"
         + (", an object and not its class" if isinstance(model, type) else "")
     )
