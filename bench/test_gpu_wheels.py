@@ -363,6 +363,13 @@ def test_wheels_are_installed_with_pip_and_without(made: Path, script: str, monk
     assert not (made / "elsewhere").exists()
 
 
+def test_what_a_killed_pip_leaves_lies_beside_what_it_was_to_install(made: Path) -> None:
+    python = a_python(made / "python", 'test "$2" != pip || { touch "$TMPDIR/pip-was-here"; exit 1; }')
+    (made / "scratch").mkdir()
+    install(made / "wheels", made / "scratch" / "site", python)
+    assert (made / "scratch" / "pip-was-here").exists()
+
+
 def test_a_compiled_build_that_cannot_be_imported_gives_way_to_the_sources(made: Path) -> None:
     own = made / "wheels" / "penstock-0.1.0-py3-none-any.whl"
     make_wheel(own, MADE | {"penstock/core/item.py": "raise ImportError('GLIBC_2.38 not found')", "a__mypyc.b.so": ""})

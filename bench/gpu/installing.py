@@ -170,9 +170,12 @@ def _cure(on: Interpreter) -> str:
 
 
 def _install_with_pip(wheels: list[Path], into: Path, python: str) -> bool:
-    """Whether pip could do it.  Settings of a user are not read: they may name an index, or another target."""
+    """Whether pip could do it.  Settings of a user are not read: they may name an index, or another target.
+
+    Its own temporary folders lie beside `into`, and are removed with it where pip is killed.
+    """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    variables |= {"PIP_CONFIG_FILE": os.devnull, "PIP_ROOT_USER_ACTION": "ignore"}
+    variables |= {"PIP_CONFIG_FILE": os.devnull, "PIP_ROOT_USER_ACTION": "ignore", "TMPDIR": str(into.parent)}
     flags = ["--no-index", "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--no-input", "--quiet"]
     command = [python, "-m", "pip", "install", *flags, "--target", str(into), *map(str, wheels)]
     return not _run(command, variables)[1]
