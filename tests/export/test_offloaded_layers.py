@@ -141,6 +141,12 @@ def test_tables_says_what_holds_for_a_layer_or_leaves_it_native():
         ({"shared": emb.Table(name="list.0")}, "two layers have the table 'list.0'"),
         ({"shared": emb.Table(ids="some")}, "table 'shared': ids is 'dense' or 'any', got 'some'"),
         (dict.fromkeys(PATHS), "no embedding layer to offload"),
+        (["shared"], r"tables takes a dict of paths and Tables, got \['shared'\]"),
+        ({"shared": emb.Table(missing=0.0)}, "table 'shared': missing takes zeros"),
+        (
+            {"shared": emb.Table(optimizer=torch.optim.SGD)},
+            "table 'shared': optimizer takes SGD, Adagrad or SparseAdam",
+        ),
     ],
 )
 def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words):
@@ -149,6 +155,27 @@ def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words)
         emb.offload(model, store, optimizer=SGD, tables=tables)
     assert type(model.shared) is nn.Embedding
     assert store.tables() == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: emb.offload("x", "memory:", optimizer=SGD), "offload takes a torch.nn.Module, got 'x'"),
+        (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store takes the URL of a training store, or one, got 3"),
+        (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer takes SGD, Adagrad or"),
+        (lambda: emb.restore(Towers()), "restore takes what offload returned"),
+    ],
+)
+def test_arguments_of_another_type_are_refused(call, words):
+    with pytest.raises(ConfigError, match=words):
+        call()
+
+
+def test_a_model_that_is_offloaded_already_has_no_layer_left_for_it():
+    model = Towers()
+    emb.offload(model, "memory:", optimizer=SGD)
+    with pytest.raises(ConfigError, match="no embedding layer to offload; those that it has are offloaded already"):
+        emb.offload(model, "memory:", optimizer=SGD)
 
 
 def test_dense_ids_are_those_of_the_layer_and_any_ids_are_all():

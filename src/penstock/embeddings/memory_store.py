@@ -38,28 +38,28 @@ class MemoryTrainingStore:
 
     def fetch(self, table: str, ids: Ids) -> Fetched:
         """As `TrainingStore.fetch`."""
-        return self._tables[table].fetch(ids)
+        return self._table(table).fetch(ids)
 
     def apply(self, table: str, ids: Ids, grads: Rows, lr: float | None = None) -> None:
         """As `TrainingStore.apply`."""
-        self._tables[table].apply(ids, grads, lr)
+        self._table(table).apply(ids, grads, lr)
 
     def load(self, table: str, ids: Ids, rows: Rows) -> None:
         """As `TrainingStore.load`."""
-        self._tables[table].load(ids, rows)
+        self._table(table).load(ids, rows)
 
     def scan(self, table: str, chunk: int = CHUNK) -> Iterator[tuple[Ids, Rows]]:
         """As `TrainingStore.scan`."""
-        return self._tables[table].scan(chunk)
+        return self._table(table).scan(chunk)
 
     def count(self, table: str) -> int:
         """As `TrainingStore.count`."""
-        return self._tables[table].count
+        return self._table(table).count
 
     @contextmanager
     def filling(self, table: str) -> Iterator[bool]:
         """As `TrainingStore.filling`."""
-        of = self._tables[table]
+        of = self._table(table)
         with of.filling:
             yield not of.filled
             of.filled = True
@@ -74,6 +74,12 @@ class MemoryTrainingStore:
     def close(self) -> None:
         """As `TrainingStore.close`."""
         self._tables.clear()
+
+    def _table(self, name: str) -> _Table:
+        try:
+            return self._tables[name]
+        except KeyError:
+            raise KeyError(f"no table {name!r} is in memory") from None
 
 
 class _Table:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from penstock.embeddings.rules import Rows
+from penstock.embeddings.rules import Rows, is_finite
 from penstock.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ class SGD(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="sgd"):
     lr: float
 
     def __post_init__(self) -> None:
-        _check_lr(self.lr)
+        _check_not_negative(self, "lr")
 
     def state_width(self, width: int) -> int:  # noqa: ARG002  # it has none
         """Numbers of state beside a row of `width` numbers."""
@@ -49,10 +49,8 @@ class Adagrad(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="adag
     eps: float = 1e-10
 
     def __post_init__(self) -> None:
-        _check_lr(self.lr)
-        _check_not_negative("lr_decay", self.lr_decay)
-        _check_not_negative("initial_accumulator_value", self.initial_accumulator_value)
-        _check_not_negative("eps", self.eps)
+        for name in ("lr", "lr_decay", "initial_accumulator_value", "eps"):
+            _check_not_negative(self, name)
 
     def state_width(self, width: int) -> int:
         """Numbers of state beside a row of `width` numbers."""
@@ -77,10 +75,10 @@ class SparseAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        _check_lr(self.lr)
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"betas are from 0 to below 1, got {self.betas!r}")
-        _check_not_negative("eps", self.eps)
+        _check_not_negative(self, "lr")
+        if len(self.betas) != 2 or not all(is_finite(beta) and 0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas are two numbers from 0 to below 1, got {self.betas!r}")
+        _check_not_negative(self, "eps")
 
     def state_width(self, width: int) -> int:
         """Numbers of state beside a row of `width` numbers."""
@@ -104,10 +102,8 @@ class SparseAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
 RowOptimizer: TypeAlias = SGD | Adagrad | SparseAdam
 
 
-def _check_lr(lr: float) -> None:
-    _check_not_negative("lr", lr)
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    if not (value >= 0 and math.isfinite(value)):
+def _check_not_negative(optimizer: msgspec.Struct, name: str) -> None:
+    value = getattr(optimizer, name)
+    if not (is_finite(value) and value >= 0):
         raise ConfigError(f"{name} must be 0 or more, and finite, got {value!r}")
+    msgspec.structs.force_setattr(optimizer, name, float(value))  # one of numpy cannot be written as JSON

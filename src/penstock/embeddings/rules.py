@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from penstock.errors import ConfigError
@@ -42,8 +43,9 @@ class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="con
     values: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.values or not all(math.isfinite(value) for value in self.values):
+        if not self.values or not all(map(is_finite, self.values)):
             raise ConfigError(f"constant takes finite numbers, a number a column, got {self.values!r}")
+        force_setattr(self, "values", tuple(map(float, self.values)))  # numbers of numpy cannot be written as JSON
 
     def rows(self, ids: Any, width: int, table: str = "") -> Rows:  # noqa: ARG002
         """Rows of `ids`; ConfigError where there are not `width` values."""
@@ -60,10 +62,12 @@ class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="init"):
     high: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 2**64:
-            raise ConfigError(f"init takes a seed from 0 to 2**64 - 1, got {self.seed}")
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
-            raise ConfigError(f"init takes finite bounds, low not above high, got {self.low} and {self.high}")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
+            raise ConfigError(f"init takes a seed from 0 to 2**64 - 1, got {self.seed!r}")
+        if not (is_finite(self.low) and is_finite(self.high) and self.low <= self.high):
+            raise ConfigError(f"init takes finite bounds, low not above high, got {self.low!r} and {self.high!r}")
+        force_setattr(self, "low", float(self.low))
+        force_setattr(self, "high", float(self.high))
 
     def rows(self, ids: Any, width: int, table: str = "") -> Rows:
         """Rows of `ids` in the table of this name."""
@@ -75,6 +79,11 @@ class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="init"):
 MissingRule: TypeAlias = Zeros | Constant | Init
 
 
+def is_finite(value: object) -> bool:
+    """Whether a value is a number, of Python or of numpy, and finite."""
+    return isinstance(value, int | float | np.integer | np.floating) and math.isfinite(value)
+
+
 def zeros() -> Zeros:
     """Rows of zeros."""
     return Zeros()
@@ -82,12 +91,12 @@ def zeros() -> Zeros:
 
 def constant(values: Sequence[float]) -> Constant:
     """Rows that have these values, a value a column."""
-    return Constant(tuple(float(value) for value in values))
+    return Constant(tuple(values))
 
 
 def init(seed: int = 0, low: float = -0.05, high: float = 0.05) -> Init:
     """Rows drawn from [low, high) by the seed, the id and the table's name."""
-    return Init(seed, float(low), float(high))
+    return Init(seed, low, high)
 
 
 def philox(key: int, ids: Ids, last: int, blocks: int) -> NDArray[np.uint32]:

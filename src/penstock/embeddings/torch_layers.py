@@ -341,10 +341,8 @@ def offload(
         ConfigError: a layer cannot be offloaded, a path in `tables` is none of an embedding layer, or there is none.
         TableMismatch: the store has another table of that name.
     """
+    _check_arguments(model, store, tables)
     layers = _layers(model)
-    for path, module in model.named_modules():
-        if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
-            raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
     chosen = dict(tables or {})
     unknown = [path for path in chosen if path not in layers]
     if unknown:
@@ -354,7 +352,8 @@ def offload(
         )
     swapped = {path: layer for path, layer in layers.items() if chosen.get(path, Table()) is not None}
     if not swapped:
-        raise ConfigError("the model has no embedding layer to offload")
+        there = "; those that it has are offloaded already" if _offloaded(model) else ""
+        raise ConfigError(f"the model has no embedding layer to offload{there}")
     specs = {path: _spec(path, layer, chosen.get(path) or Table(), optimizer) for path, layer in swapped.items()}
     names = [spec.name for spec in specs.values()]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -374,6 +373,18 @@ def offload(
     return OffloadedRows(model, opened, gradients)
 
 
+def _check_arguments(model: object, store: object, tables: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"offload takes a torch.nn.Module, got {model!r}")
+    if not isinstance(tables, Mapping | None):
+        raise ConfigError(f"tables takes a dict of paths and Tables, got {tables!r}")
+    if not isinstance(store, str) and not callable(getattr(store, "fetch", None)):
+        raise ConfigError(f"store takes the URL of a training store, or one, got {store!r}")
+    for path, module in model.named_modules():
+        if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
+            raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
+
+
 @checked_keywords("penstock.embeddings.restore")
 def restore(rows: OffloadedRows) -> nn.Module:
     """Give the layers their own class and a weight with all rows back, and return the model.
@@ -383,6 +394,8 @@ def restore(rows: OffloadedRows) -> nn.Module:
     Raises:
         EmbeddingError: a layer cannot have its rows back; nothing was changed.
     """
+    if not isinstance(rows, OffloadedRows):
+        raise ConfigError(f"restore takes what offload returned, got {rows!r}")
     layers, room, needed = rows.layers(), available_memory(), 0
     for path, layer in layers.items():
         needed += _checked_size(path, layer)

@@ -11,7 +11,6 @@ Contract
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Iterator
@@ -22,8 +21,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.embeddings.row_optimizers import SGD, RowOptimizer
-from penstock.embeddings.rules import Constant, Ids, Init, MissingRule, Rows
+from penstock.embeddings.row_optimizers import SGD, Adagrad, RowOptimizer, SparseAdam
+from penstock.embeddings.rules import Constant, Ids, Init, MissingRule, Rows, Zeros, is_finite
 from penstock.errors import ConfigError, TableMismatch
 
 CHUNK: Final = 65536
@@ -46,16 +45,23 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: RowOptimizer = SGD(lr=0.1)
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[\x21-\x7e]+", self.name) or len(self.name) > LONGEST_NAME:
+        if not isinstance(self.name, str) or not re.fullmatch(rf"[\x21-\x7e]{{1,{LONGEST_NAME}}}", self.name):
             raise ConfigError(f"a table's name is 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}")
-        if not 1 <= self.width <= WIDEST:
-            raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width}")
+        if not isinstance(self.width, int) or not 1 <= self.width <= WIDEST:
+            raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width!r}")
         if self.ids not in {"dense", "any"}:
             raise ConfigError(f"table {self.name!r}: ids is 'dense' or 'any', got {self.ids!r}")
         if (self.ids == "dense") != (self.size is not None) or (self.size is not None and self.size < 1):
             raise ConfigError(
                 f"table {self.name!r}: size is the number of rows of a table with dense ids, and None with any; "
                 f"got ids={self.ids!r}, size={self.size}"
+            )
+        if not isinstance(self.missing, Zeros | Constant | Init):
+            raise ConfigError(f"table {self.name!r}: missing takes zeros(), constant() or init(), got {self.missing!r}")
+        if not isinstance(self.optimizer, SGD | Adagrad | SparseAdam):
+            raise ConfigError(
+                f"table {self.name!r}: optimizer takes SGD, Adagrad or SparseAdam of penstock.embeddings, "
+                f"got {self.optimizer!r}"
             )
         if isinstance(self.missing, Constant) and len(self.missing.values) != self.width:
             raise ConfigError(
@@ -99,7 +105,7 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The learning rate of one call: the table's own where it names none."""
         if lr is None:
             return self.optimizer.lr
-        if not (lr >= 0 and math.isfinite(lr)):
+        if not (is_finite(lr) and lr >= 0):
             raise ConfigError(f"table {self.name!r}: lr must be 0 or more, and finite, got {lr!r}")
         return lr
 

@@ -67,10 +67,11 @@ def test_steps_are_those_of_the_formula(formula, optimizer):
     [
         (lambda: SGD(lr=-0.1), "lr must be 0 or more, and finite, got -0.1"),
         (lambda: SGD(lr=float("nan")), "lr must be"),
+        (lambda: SGD(lr="0.1"), "lr must be 0 or more, and finite, got '0.1'"),
         (lambda: Adagrad(lr=0.1, lr_decay=-1.0), "lr_decay must be"),
         (lambda: Adagrad(lr=0.1, initial_accumulator_value=-1.0), "initial_accumulator_value must be"),
         (lambda: Adagrad(lr=0.1, eps=float("inf")), "eps must be"),
-        (lambda: SparseAdam(lr=0.1, betas=(0.9, 1.0)), "betas are from 0 to below 1"),
+        (lambda: SparseAdam(lr=0.1, betas=(0.9, 1.0)), "betas are two numbers from 0 to below 1"),
         (lambda: SparseAdam(lr=0.1, betas=(-0.1, 0.9)), "betas are"),
         (lambda: SparseAdam(lr=0.1, eps=-1.0), "eps must be"),
     ],
@@ -78,3 +79,7 @@ def test_steps_are_those_of_the_formula(formula, optimizer):
 def test_an_optimizer_that_cannot_be_is_refused(make, words):
     with pytest.raises(ConfigError, match=words):
         make()
+
+
+def test_a_rate_of_numpy_is_a_plain_number():
+    assert type(SGD(lr=np.float32(0.5)).lr) is float

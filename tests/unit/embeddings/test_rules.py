@@ -66,9 +66,12 @@ def test_zeros_and_constants_are_what_they_say():
     [
         (lambda: init(seed=-1), "a seed from 0 to 2.*64 - 1, got -1"),
         (lambda: init(seed=2**64), "a seed from 0"),
-        (lambda: init(low=1, high=0), "low not above high, got 1.0 and 0.0"),
+        (lambda: init(low=1, high=0), "low not above high, got 1 and 0"),
         (lambda: init(high=float("inf")), "finite bounds"),
+        (lambda: init(seed="a"), "a seed from 0 to .*, got 'a'"),
+        (lambda: init(low="a"), "got 'a' and 0.05"),
         (lambda: constant([]), "finite numbers"),
+        (lambda: constant("ab"), "finite numbers"),
         (lambda: constant([float("nan")]), "finite numbers"),
     ],
 )

@@ -27,6 +27,9 @@ from penstock.errors import ConfigError
         ({"ids": "any"}, "got ids='any', size=9"),
         ({"ids": "hashed"}, "ids is 'dense' or 'any', got 'hashed'"),
         ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
+        ({"width": "2"}, "width is from 1 to 65536, got '2'"),
+        ({"missing": 0.0}, r"missing takes zeros\(\), constant\(\) or init\(\), got 0\.0"),
+        ({"optimizer": 0.1}, r"optimizer takes SGD, Adagrad or SparseAdam of penstock\.embeddings, got 0\.1"),
         ({"ids": "some", "size": None}, "ids is 'dense' or 'any', got 'some'"),
     ],
 )
