@@ -13,6 +13,7 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import stages
@@ -37,12 +38,24 @@ MOST_LEFT_BYTES = 8192
 """That each life may leave behind."""
 
 
+def forget_late_callbacks(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Let go of what asyncio reports of anyio's `Future.set_result(None)`, which may come after the call was cancelled.
+
+    The report refers to the error, and the error's frame to the report: 200 KB that only the collector frees.
+    """
+    if "Future.set_result(None)" in context["message"]:
+        context.clear()
+    else:
+        loop.default_exception_handler(context)
+
+
 async def left_behind(life, lives: int) -> float:
     """How many bytes each of `lives` leaves behind while the cycle collector does not run.
 
     By day it is what the collector frees then; what grows once, as caches do, is so not counted.  The collector also
     frees the interpreter's lists of free objects, which may be some 25 KB: of few lives that would be much for each.
     """
+    asyncio.get_running_loop().set_exception_handler(forget_late_callbacks)
     warming, lives = (100, 1000) if NIGHT else (1, lives)
     for _ in range(warming):
         await life()
@@ -91,7 +104,7 @@ async def test_a_worker_of_ours_leaves_nothing_behind(inline):
             await until(lambda: worker.restarts > restarts and worker.ready, "the next worker")
             assert await service.predict(3) == 3
 
-        assert await left_behind(life, 2) <= MOST_LEFT_BYTES
+        assert await left_behind(life, 8) <= MOST_LEFT_BYTES
 
 
 def attach(path, end: str) -> None:
