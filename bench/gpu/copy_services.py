@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from encoders import ON_GPU
 from numpy.typing import NDArray
 
 import penstock as ps
 
-ON_GPU = os.environ.get("PART_DEVICE") == "cuda"
 BYTES = 600_000
 MOST = 32
 _READ_ONLY = 8

@@ -26,6 +26,9 @@ WHY_NO_TORCH = os.environ.get("PART_NO_TORCH", "") or (
 """The reason why PyTorch is not used; an install may be there and broken, which the driver has tried once for all."""
 HAS_TORCH = not WHY_NO_TORCH
 HAS_NUMPY = importlib.util.find_spec("numpy") is not None
+DEVICE = os.environ.get("PART_DEVICE", "cpu")
+"""`cuda`, or `cpu` where there is no GPU: shapes are small then."""
+ON_GPU = DEVICE == "cuda"
 
 Ids = Sequence[Sequence[int]]
 
@@ -64,10 +67,14 @@ def shape_of(name: str, *, small: bool) -> Shape:
     return SMALL[name] if small else {shape.name: shape for shape in (MINILM, BERT_BASE, BERT_LARGE)}[name]
 
 
+def served_shape() -> Shape:
+    """The shape of the encoder that `$GPU_MODEL` names for a server and its workers."""
+    return shape_of(os.environ.get("GPU_MODEL", "MiniLM"), small=not ON_GPU)
+
+
 class Encoder(Protocol):
     """What the three kinds have in common."""
 
-    kind: str
     device_seconds: float
     """For how long the GPU has computed so far, by its own events; elsewhere for how long `encode` ran."""
     copy_seconds: float
@@ -92,8 +99,6 @@ def kind_here() -> str:
 
 class TorchEncoder:
     """Plain PyTorch modules."""
-
-    kind = "PyTorch"
 
     def __init__(self, shape: Shape, device: str) -> None:
         import torch
@@ -190,8 +195,6 @@ def _network(shape: Shape) -> Any:
 class NumpyEncoder:
     """Layers of matrix products and nothing more: a stand-in."""
 
-    kind = "numpy, a stand-in"
-
     def __init__(self, shape: Shape) -> None:
         import numpy as np
 
@@ -219,7 +222,6 @@ class NumpyEncoder:
 class PlainEncoder:
     """A mean of random vectors, without any library: a stand-in of eight numbers."""
 
-    kind = "plain Python, a stand-in"
     width = 8
 
     def __init__(self, shape: Shape) -> None:
@@ -243,6 +245,15 @@ def some_ids(shape: Shape, count: int) -> list[list[int]]:
     """Texts of random ids, by a fixed seed."""
     numbers = random.Random(SEED)
     return [[numbers.randrange(VOCABULARY) for _ in range(shape.tokens)] for _ in range(count)]
+
+
+def as_ids(ids: Sequence[int]) -> Any:
+    """The ids of a text as they go to a worker: an array, or a list without numpy."""
+    if not HAS_NUMPY:
+        return list(ids)
+    import numpy as np
+
+    return np.array(ids, np.int32)
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -11,14 +11,13 @@ import os
 import time
 from typing import Any
 
-from encoders import HAS_NUMPY, make_encoder, shape_of, some_ids
+from encoders import DEVICE, HAS_NUMPY, as_ids, make_encoder, served_shape, some_ids
 from meter import Meter
 from texts import open_tokenizer
 
 import penstock as ps
 
-DEVICE = os.environ.get("PART_DEVICE", "cpu")
-SHAPE = shape_of(os.environ.get("GPU_MODEL", "MiniLM"), small=DEVICE == "cpu")
+SHAPE = served_shape()
 PREFETCH = int(os.environ.get("GPU_PREFETCH", "1"))
 TOKENIZERS = int(os.environ.get("GPU_TOKENIZERS", "1"))
 LARGEST = 64
@@ -30,11 +29,9 @@ if HAS_NUMPY:
 
     Ids = NDArray[np.int32]
     Vectors = NDArray[np.float32]
-    as_ids: Any = lambda ids: np.array(ids, np.int32)  # noqa: E731
 else:
     Ids = list[int]
     Vectors = list[list[float]]
-    as_ids = list
 
 
 class Tokenize(ps.Stage):
@@ -68,9 +65,7 @@ class Encode(ps.Stage):
         started = time.perf_counter()
         vectors = self.encoder.encode(texts)
         notes = self.meter.notes
-        notes.batches += 1
         notes.items += len(texts)
-        notes.largest = max(notes.largest, len(texts))
         notes.device_seconds = self.encoder.device_seconds
         notes.copy_seconds = self.encoder.copy_seconds
         notes.predict_seconds += time.perf_counter() - started

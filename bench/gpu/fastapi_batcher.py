@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from encoders import make_encoder, shape_of
+from encoders import DEVICE, as_ids, make_encoder, served_shape
 from fastapi import Body, FastAPI, Response
 from texts import open_tokenizer
 
-DEVICE = os.environ.get("PART_DEVICE", "cpu")
-SHAPE = shape_of(os.environ.get("GPU_MODEL", "MiniLM"), small=DEVICE == "cpu")
+SHAPE = served_shape()
 LARGEST = 64
 
 queue: asyncio.Queue[tuple[str, asyncio.Future[Any]]] = asyncio.Queue()
@@ -30,7 +29,7 @@ device_thread = ThreadPoolExecutor(1)
 
 def encode(texts: list[str]) -> Any:
     """Tokenize and compute, in the one thread that has the device."""
-    ids = [np.array(found.ids, np.int32) for found in tokenizer.encode_batch(texts)]
+    ids = [as_ids(found.ids) for found in tokenizer.encode_batch(texts)]
     return encoder.encode(ids)
 
 

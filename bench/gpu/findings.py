@@ -137,8 +137,8 @@ class Report:
 
     def write(self, folder: Path) -> None:
         """Write both files, each whole or not at all."""
-        write_whole(folder / JSON_NAME, json.dumps(asdict(self), indent=2) + "\n")
-        write_whole(folder / PAGE_NAME, "\n".join(self.page()) + "\n")
+        write_whole(folder / JSON_NAME, (json.dumps(asdict(self), indent=2) + "\n").encode())
+        write_whole(folder / PAGE_NAME, ("\n".join(self.page()) + "\n").encode())
 
     def summary(self) -> Iterator[str]:
         """The lines that say how each part went."""
@@ -212,11 +212,11 @@ def _row(*cells: str) -> str:
     return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file by rename: who reads it sees the old one or the new one."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        fresh.write_text(text, encoding="utf-8")
+        fresh.write_bytes(content)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)

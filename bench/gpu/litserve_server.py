@@ -12,12 +12,11 @@ from typing import Any
 
 import litserve as ls
 import numpy as np
-from encoders import make_encoder, shape_of
+from encoders import DEVICE, as_ids, make_encoder, served_shape
 from fastapi import Response
 from texts import open_tokenizer
 
-DEVICE = os.environ.get("PART_DEVICE", "cpu")
-SHAPE = shape_of(os.environ.get("GPU_MODEL", "MiniLM"), small=DEVICE == "cpu")
+SHAPE = served_shape()
 
 
 class Embed(ls.LitAPI):
@@ -36,7 +35,7 @@ class Embed(ls.LitAPI):
         return inputs
 
     def predict(self, x: list[str]) -> Any:
-        ids = [np.array(found.ids, np.int32) for found in self.tokenizer.encode_batch(x)]
+        ids = [as_ids(found.ids) for found in self.tokenizer.encode_batch(x)]
         return self.encoder.encode(ids)
 
     def unbatch(self, output: Any) -> Any:

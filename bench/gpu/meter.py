@@ -7,7 +7,7 @@ import struct
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-_NOTES = struct.Struct("=7d")
+_NOTES = struct.Struct("=5d")
 VARIABLE = "GPU_METER"
 """The environment variable with the folder of the notes."""
 
@@ -16,7 +16,6 @@ VARIABLE = "GPU_METER"
 class Notes:
     """What stages have done so far."""
 
-    batches: float = 0
     items: float = 0
     hook_seconds: float = 0
     """In `preprocess`."""
@@ -26,13 +25,12 @@ class Notes:
     """Of them the GPU computed, by its own events."""
     copy_seconds: float = 0
     """Of them ids and vectors were copied, by events too."""
-    largest: float = 0
-    """Items of the largest batch that ran."""
+
+    def __add__(self, other: Notes) -> Notes:
+        return Notes(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def __sub__(self, before: Notes) -> Notes:
-        found = Notes(*(a - b for a, b in zip(astuple(self), astuple(before), strict=True)))
-        found.largest = self.largest
-        return found
+        return Notes(*(a - b for a, b in zip(astuple(self), astuple(before), strict=True)))
 
 
 class Meter:
@@ -50,13 +48,14 @@ class Meter:
 
 
 def read_notes(folder: Path) -> Notes:
-    """The sum of all notes in the folder; `largest` is that of the largest."""
-    total = Notes()
-    for path in folder.glob("*.meter"):
-        written = path.read_bytes()
-        if len(written) == _NOTES.size:
-            notes = Notes(*_NOTES.unpack(written))
-            largest = max(total.largest, notes.largest)
-            total = Notes(*(a + b for a, b in zip(astuple(total), astuple(notes), strict=True)))
-            total.largest = largest
-    return total
+    """The sum of all notes in the folder."""
+    written = [path.read_bytes() for path in folder.glob("*.meter")]
+    # A file is empty until its worker has run a batch.
+    return sum((Notes(*_NOTES.unpack(notes)) for notes in written if len(notes) == _NOTES.size), Notes())
+
+
+def meter_folder(part_folder: Path, subject: str) -> Path:
+    """The folder of the notes of one subject, made if it is not there."""
+    folder = part_folder / f"meter-{subject.replace(' ', '-')}"
+    folder.mkdir(exist_ok=True)
+    return folder

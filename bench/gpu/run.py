@@ -38,7 +38,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # before the imports, which such 
     )
     sys.exit(2)
 
-from findings import LOG_NAME, PartReport, Report, one_line
+from findings import LOG_NAME, PartReport, Report, one_line, write_whole
 from installing import Installed, Interpreter, WrongWheels, check_wheels, import_build, install
 from part_process import DIES_WITH_PARENT, adopt_orphans, end_children, run_part
 
@@ -176,16 +176,12 @@ def _keep_logs(place: Path, log: IO[bytes]) -> None:
 def _save(report: Report, started: float, log: Path, out: Path) -> bool:
     """Write the report and the log as they are now.  Where that fails, the next part can run all the same."""
     report.seconds = time.monotonic() - started
-    fresh = out / f"{LOG_NAME}.{os.getpid()}"
     try:
         report.write(out)
-        shutil.copyfile(log, fresh)
-        fresh.replace(out / LOG_NAME)
+        write_whole(out / LOG_NAME, log.read_bytes())
     except OSError as error:
         print(f"run.py: the report cannot be written: {error}", file=sys.stderr)
         return False
-    finally:
-        fresh.unlink(missing_ok=True)
     return True
 
 

@@ -13,8 +13,8 @@ from part import NotRun
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def train_tokenizer(path: Path) -> None:
-    """Train a vocabulary of word pieces on the documentation, and write it to `path`.
+def train_tokenizer(folder: Path) -> Path:
+    """Train a vocabulary of word pieces on the documentation, write it into `folder`, and have all servers find it.
 
     Raises:
         NotRun: `tokenizers` is not installed.
@@ -30,7 +30,10 @@ def train_tokenizer(path: Path) -> None:
         vocab_size=VOCABULARY, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]"], show_progress=False
     )
     tokenizer.train([str(page) for page in sorted(DOCS.rglob("*.md"))], trainer)
+    path = folder / "tokenizer.json"
     tokenizer.save(str(path))
+    os.environ["GPU_TOKENIZER"] = str(path)
+    return path
 
 
 def tokenizer_workers() -> int:

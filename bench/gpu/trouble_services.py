@@ -9,11 +9,9 @@ import sys
 import time
 from typing import Any
 
-from encoders import HAS_TORCH
+from encoders import HAS_TORCH, ON_GPU
 
 import penstock as ps
-
-ON_GPU = os.environ.get("PART_DEVICE") == "cuda"
 
 # -- a device-side assert ---------------------------------------------------------------------------------------------
 

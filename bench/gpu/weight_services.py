@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from encoders import ON_GPU
+
 import penstock as ps
 
-ON_GPU = os.environ.get("PART_DEVICE") == "cuda"
 WORKERS = int(os.environ.get("GPU_WORKERS", "1"))
 
 

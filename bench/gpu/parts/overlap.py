@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from callers import START_SECONDS, load, request_bytes
-from encoders import HAS_NUMPY, kind_here, shape_of, some_ids
-from meter import VARIABLE, Notes, read_notes
+from encoders import HAS_NUMPY, as_ids, kind_here, shape_of, some_ids
+from meter import VARIABLE, Notes, meter_folder, read_notes
 from part import Part
 from serving import Server
 from texts import some_texts, tokenizer_workers, train_tokenizer
@@ -66,9 +64,7 @@ def run(part: Part) -> None:
         f"Encoder: {kind_here()}."
     )
     ways = [way for way in WAYS if HAS_NUMPY or way.accept == JSON]
-    tokenizer = part.folder / "tokenizer.json"
-    train_tokenizer(tokenizer)
-    os.environ["GPU_TOKENIZER"] = str(tokenizer)
+    train_tokenizer(part.folder)
     _codecs(part)
     wire = [json.dumps(text).encode() for text in some_texts(64, shape_of(MODEL, small=not part.on_gpu).tokens)]
     with ExitStack() as stack:
@@ -104,20 +100,14 @@ ASPECTS = {
 
 def _start(part: Part, name: str) -> Server:
     service, _, prefetch = SERVERS[name]
-    env = {"GPU_MODEL": MODEL, "GPU_PREFETCH": prefetch, VARIABLE: str(_meter(part, name))}
+    env = {"GPU_MODEL": MODEL, "GPU_PREFETCH": prefetch, VARIABLE: str(meter_folder(part.folder, name))}
     env["GPU_TOKENIZERS"] = str(tokenizer_workers())
     return Server.penstock(f"encoding_services:{service}", part.folder / f"{name.replace(' ', '-')}.log", **env)
 
 
-def _meter(part: Part, name: str) -> Path:
-    folder = part.folder / f"meter-{name.replace(' ', '-')}"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 def _measure(part: Part, server: Server, way: Way, wire: list[bytes], seconds: float) -> dict[str, float]:
     stage = SERVERS[way.server][1]
-    meter = _meter(part, way.server)
+    meter = meter_folder(part.folder, way.server)
     looks: list[tuple[float, float, Notes]] = []
 
     def look() -> None:
@@ -147,7 +137,7 @@ def _computed(server: Server, stage: str) -> float:
 
 def _codecs(part: Part) -> None:
     """Measure decoding of one item and encoding of one result by themselves, in this process."""
-    from encoding_services import Ids, as_ids
+    from encoding_services import Ids
 
     from penstock.codec.pickle_ import dumps
     from penstock.core.payload import join_payload

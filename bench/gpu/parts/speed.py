@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from callers import START_SECONDS, Load, load, request_bytes
-from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, kind_here, make_encoder, shape_of, some_ids
-from meter import VARIABLE, Notes, read_notes
+from encoders import HAS_NUMPY, WHY_NO_TORCH, Encoder, Shape, alike, as_ids, kind_here, make_encoder, shape_of, some_ids
+from meter import VARIABLE, Notes, meter_folder, read_notes
 from part import Part
 from serving import Server, ServerFailed, free_port
 from texts import open_tokenizer, some_texts, tokenizer_workers, train_tokenizer
@@ -131,9 +131,7 @@ def run(part: Part) -> None:
     part.note(f"Encoders: {kind_here()}." + ("" if part.on_gpu else " Small ones, so the speeds say nothing."))
     if WHY_NO_TORCH:
         part.note(f"{WHY_NO_TORCH}.")
-    tokenizer = part.folder / "tokenizer.json"
-    train_tokenizer(tokenizer)
-    os.environ["GPU_TOKENIZER"] = str(tokenizer)
+    tokenizer = train_tokenizer(part.folder)
     with asyncio.Runner() as runner, ExitStack() as stack:
         servers = {(model, name): server for model in MODELS for name, server in _servers(part, model)}
         for server in servers.values():
@@ -172,7 +170,7 @@ def _counts(model: str) -> tuple[int, ...]:
 
 def _bare(part: Part, model: str) -> Bare:
     shape = shape_of(model, small=not part.on_gpu)
-    return Bare(make_encoder(shape, part.device), _as_arrays(some_ids(shape, 64)))
+    return Bare(make_encoder(shape, part.device), list(map(as_ids, some_ids(shape, 64))))
 
 
 async def _start(services: Iterable[ps.Service]) -> list[BaseException | None]:
@@ -235,17 +233,7 @@ def _in_process(part: Part, model: str) -> ps.Service:
 
 
 def _meter(part: Part, model: str, name: str) -> Path:
-    folder = part.folder / f"meter-{model}-{name}".replace(" ", "-")
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def _as_arrays(texts: list[list[int]]) -> list[Any]:
-    if not HAS_NUMPY:
-        return list(texts)
-    import numpy as np
-
-    return [np.array(text, np.int32) for text in texts]
+    return meter_folder(part.folder, f"{model}-{name}")
 
 
 def _words(tokenizer: Path, shape: Shape) -> list[str]:
@@ -391,7 +379,7 @@ def _share(part: Part, notes: Notes, spent: float) -> float:
 
 def _same(part: Part, server: Server, title: str, encoder: Encoder, tokenizer: Path, shape: Shape, text: str) -> None:
     """Check that a server gives the vector that the bare loop gives."""
-    wanted = encoder.encode(_as_arrays([open_tokenizer(tokenizer, shape.tokens).encode(text).ids]))[0]
+    wanted = encoder.encode([as_ids(open_tokenizer(tokenizer, shape.tokens).encode(text).ids)])[0]
     try:
         server.until(lambda: server.answers(text), "no answer", part.seconds_left() / 3)
     except ServerFailed as error:
