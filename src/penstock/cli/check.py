@@ -106,7 +106,7 @@ def _figures_table(figures: Sequence[StageFigures]) -> Table:
 def _rehearse(
     name: str, patience: float, artifact: ArtifactOptions, stages: list[StageToMeasure]
 ) -> list[Finding] | NothingToCheck:
-    """What the check's process found and how it ended, or why there is nothing to check; it tells of the `stages`."""
+    """The findings of the check's process, or why there is nothing to check; `stages` gets those to measure."""
     findings: list[Finding] = []
     refused: list[NothingToCheck] = []
 

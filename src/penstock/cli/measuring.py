@@ -164,11 +164,13 @@ class _MeasuringEnd:
         self._tell(SetupTook(_grown(self._at_import, taken_now())))
 
     def receive(self) -> Frame | None:
+        """The next frame for the worker, or None where there is no more; the time of its batch begins."""
         frame = next(self._frames, None)
         self._began = time.monotonic()
         return frame
 
     def send(self, buffers: list[Any]) -> None:
+        """Take what the worker answers: the time of its batch ends, and its peak of memory is read."""
         lost: BaseException | None = None
         try:
             await_devices()
