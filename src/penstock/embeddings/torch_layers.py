@@ -10,6 +10,8 @@ Contract
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -90,9 +92,6 @@ def _leave() -> None:
 
 def _without_rows(own: Callable[..., None]) -> Callable[..., None]:
     """The `__init__` of a layer that makes its weight on the meta device, where no rows are given to it."""
-    import functools
-    import inspect
-
     signature = inspect.signature(own)
 
     @functools.wraps(own)

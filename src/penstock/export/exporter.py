@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -75,3 +75,11 @@ class ModelExporter(Protocol):
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write the model into `folder`; the path of the file or folder below it.  Raises ExportRefused."""
+
+
+class WholeModel:
+    """Base of the exporters of models of which nothing lies outside."""
+
+    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # no table to hold to it
+        """The model is always as it is written."""
+        return nullcontext()

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from penstock.artifact.manifest import GraphFormat
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
-from penstock.export.exporter import GraphSignature, ModelAnswer
+from penstock.export.exporter import GraphSignature, ModelAnswer, WholeModel
 from penstock.export.naming import split_outputs
 from penstock.export.quiet import quietly
 from penstock.features.tensors import Tensor
@@ -51,7 +50,7 @@ def keras_exporter(model: Any, features: Features) -> KerasExporter:
     return KerasExporter(model, features)
 
 
-class KerasExporter:
+class KerasExporter(WholeModel):
     """A model of Keras, and the features that its raw signature encodes."""
 
     libraries = ("keras", "tensorflow", "tensorflow-cpu")
@@ -108,10 +107,6 @@ class KerasExporter:
             ) from error
         shown = names or [f"number {place}" for place in range(len(parts))]
         return ModelAnswer([_to_array(part, name) for part, name in zip(parts, shown, strict=True)], names)
-
-    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing lies outside
-        """The model is always as it is written."""
-        return contextlib.nullcontext()
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write the folder `saved_model`."""

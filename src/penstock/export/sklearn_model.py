@@ -7,17 +7,15 @@ graph gives them; whether the two are near enough is what the proof says.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.artifact.manifest import GraphFormat
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
-from penstock.export.exporter import GraphSignature, ModelAnswer
+from penstock.export.exporter import GraphSignature, ModelAnswer, WholeModel
 from penstock.export.quiet import quietly
 from penstock.export.sklearn_conversion import Conversion
 from penstock.export.sklearn_graph import add_refusals, add_words, fit_edges
@@ -61,7 +59,7 @@ def sklearn_exporter(model: Any, features: Features | None = None) -> SklearnExp
     return SklearnExporter(model, None if classes is None else classes.tolist())
 
 
-class SklearnExporter:
+class SklearnExporter(WholeModel):
     """A fitted model."""
 
     libraries = ("scikit-learn", "skl2onnx", "onnx")
@@ -110,10 +108,6 @@ class SklearnExporter:
             raise ConfigError(
                 f"{type(self._model).__name__}.{method} raised {type(error).__name__}: {error}"
             ) from error
-
-    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing lies outside
-        """The model is always as it is written."""
-        return contextlib.nullcontext()
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write `model.onnx`."""

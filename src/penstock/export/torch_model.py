@@ -13,14 +13,13 @@ import inspect
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.artifact.manifest import GraphFormat
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
-from penstock.export.exporter import GraphSignature, ModelAnswer
+from penstock.export.exporter import GraphSignature, ModelAnswer, WholeModel
 from penstock.export.naming import split_outputs
 from penstock.export.quiet import quietly
 from penstock.features.tensors import Tensor
@@ -83,7 +82,7 @@ def exported_module(model: Any, *, offloaded: bool = False) -> Any:
     return model if devices <= {"cpu"} else copy.deepcopy(model).to("cpu")
 
 
-class TorchExporter:
+class TorchExporter(WholeModel):
     """A model on the CPU."""
 
     libraries = ("torch", "onnx", "onnxscript")
@@ -126,10 +125,6 @@ class TorchExporter:
             self._written |= buffers.written()
             shown = names or [f"number {place}" for place in range(len(parts))]
             return ModelAnswer([_to_array(part, name) for part, name in zip(parts, shown, strict=True)], names)
-
-    def materialized(self, inline_limit: int) -> AbstractContextManager[None]:  # noqa: ARG002  # nothing lies outside
-        """The model is always as it is written."""
-        return contextlib.nullcontext()
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write `model.onnx`, or `model.pt2` which is called with keywords too and returns a tuple."""
