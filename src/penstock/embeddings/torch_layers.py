@@ -6,6 +6,8 @@ Contract
 * A forward pass reads the distinct rows that it needs, and these end with its graph.  A backward pass leaves their
   gradients with the optimizer, a row for each distinct id, and `step` sends them to the store.
 * `restore` gives the module its own class and weight back.
+* The other parameters stay in the model.  Where they are shared, each step adds to the store what has changed in them,
+  and takes over what other processes have added.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import functools
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +30,7 @@ from penstock.config import checked_keywords
 from penstock.embeddings.opening import open_training_store
 from penstock.embeddings.row_optimizers import RowOptimizer
 from penstock.embeddings.rules import Ids, Init, MissingRule, Rows
+from penstock.embeddings.shared_parameters import SPEC, SharedParameters
 from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore
 from penstock.errors import ConfigError, EmbeddingError
 from penstock.hosting.available_memory import available_memory
@@ -251,11 +254,14 @@ _SWAPPED: Final[dict[type[nn.Module], type[nn.Module]]] = {
 class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
     """The tables of a model, as the optimizer of their rows: a group for each, with `lr` and `table`."""
 
-    def __init__(self, model: nn.Module, store: TrainingStore, tables: Mapping[str, _Gradients]) -> None:
+    def __init__(
+        self, model: nn.Module, store: TrainingStore, tables: Mapping[str, _Gradients], shared: _Shared | None
+    ) -> None:
         self.model = model
         """The model that was given, with its layers swapped."""
         self.store = store
         self._gradients = dict(tables)
+        self._shared = shared
         self._ended = False
         groups = [
             {"params": [table.parameter], "lr": table.spec.optimizer.lr, "table": table.spec.name}
@@ -296,16 +302,32 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
         for table in self._gradients.values():
             table.forget()
 
+    def refresh(self) -> None:
+        """Take over what other processes have changed in the other parameters, where they are shared.
+
+        What the optimizer of this process has changed since the last step is kept, and added by the next.
+
+        Raises:
+            EmbeddingError: the model was restored.
+        """
+        self._check_not_ended()
+        if self._shared is not None:
+            self._shared.take()
+
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Callable[[], Any] | None = None, *, scale: float = 1.0) -> Any:
         """Have the store take a step for every row that has a gradient.
+
+        Where the other parameters are shared, the store gets what has changed in them since the last step, and they
+        become what is there then.
 
         Args:
             closure: computes the loss anew, as of every optimizer of torch.
             scale: multiplies all gradients: 1 / world size where others average the dense ones.
 
         Raises:
-            FloatingPointError: a gradient is not finite; nothing was applied.
+            ConfigError: a buffer has changed, and the other parameters are shared; nothing was applied.
+            FloatingPointError: a gradient or a shared parameter is not finite; nothing was applied.
         """
         self._check_not_ended()
         loss = None
@@ -314,10 +336,55 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
                 loss = closure()
         tables = zip(self.param_groups, self._gradients.values(), strict=True)
         found = [(group, table.gradients(scale)) for group, table in tables]
+        changes = None if self._shared is None else self._shared.changes()
         for group, gradients in found:
             if gradients is not None:
                 self.store.apply(group["table"], *gradients, lr=float(group["lr"]))
+        if self._shared is not None and changes is not None:
+            self._shared.add(changes)
         return loss
+
+
+class _Shared:
+    """The other parameters of a model, which are in the store too."""
+
+    def __init__(self, model: nn.Module, store: TrainingStore, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._model = model
+        self._parameters = list(parameters.values())
+        self._buffers = {path: buffer.clone().cpu() for path, buffer in model.named_buffers()}
+        shapes = {path: tuple(parameter.shape) for path, parameter in parameters.items()}
+        self._there = SharedParameters(store, shapes, self._values())
+        self._put(self._there.seen)
+
+    def take(self) -> None:
+        self._put(self._there.taken(self._values()))
+
+    def changes(self) -> Rows:
+        for path, buffer in self._model.named_buffers():
+            if path in self._buffers and not torch.equal(buffer.cpu(), self._buffers[path]):
+                raise ConfigError(_changed_buffer(path))
+        return self._there.changes(self._values())
+
+    def add(self, changes: Rows) -> None:
+        self._put(self._there.added(changes))
+
+    def _values(self) -> Rows:
+        flat = [parameter.detach().reshape(-1).cpu() for parameter in self._parameters]
+        values: Rows = torch.cat([torch.empty(0), *flat]).numpy()
+        return values
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _put(self, values: Rows) -> None:
+        parts = torch.from_numpy(values).split([parameter.numel() for parameter in self._parameters])
+        for parameter, part in zip(self._parameters, parts, strict=True):
+            parameter.copy_(part.view(parameter.shape))
+
+
+def _changed_buffer(path: str) -> str:
+    return (
+        f"a step changes the buffer {path!r}, which each process has for itself, so dense='shared' would train another "
+        "model in each: use a layer without it, such as LayerNorm"
+    )
 
 
 @checked_keywords("penstock.embeddings.offload")
@@ -327,6 +394,7 @@ def offload(
     *,
     optimizer: RowOptimizer,
     tables: Mapping[str, Table | None] | None = None,
+    dense: str = "own",
 ) -> OffloadedRows:
     """Move the rows of every embedding layer of `model` into a training store, in place.
 
@@ -335,12 +403,15 @@ def offload(
         store: the store, or its URL.
         optimizer: the optimizer of the rows.
         tables: what is to hold for the layer at a path; None there leaves it native.
+        dense: `own`: the other parameters are this process's; `shared`: they are in the store too, and each step adds
+            what has changed in them here to what other processes have changed.
 
     Raises:
-        ConfigError: a layer cannot be offloaded, a path in `tables` is none of an embedding layer, or there is none.
-        TableMismatch: the store has another table of that name.
+        ConfigError: a layer cannot be offloaded, a path in `tables` is none of an embedding layer, there is none, or
+            the other parameters cannot be shared.
+        TableMismatch: the store has another table of that name, or the parameters of another model.
     """
-    _check_arguments(model, store, tables)
+    _check_arguments(model, store, tables, dense)
     layers = _layers(model)
     chosen = dict(tables or {})
     unknown = [path for path in chosen if path not in layers]
@@ -354,31 +425,35 @@ def offload(
         there = "; those that it has are offloaded already" if _offloaded(model) else ""
         raise ConfigError(f"the model has no embedding layer to offload{there}")
     specs = {path: _spec(path, layer, chosen.get(path) or Table(), optimizer) for path, layer in swapped.items()}
-    names = [spec.name for spec in specs.values()]
+    names = [SPEC.name, *(spec.name for spec in specs.values())]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two layers have the table {twice!r}: give each a name of its own")
     for path, layer in swapped.items():
         _check_layer(path, layer, model)
+    parameters = _parameters(model, swapped.values()) if dense == "shared" else None
     opened = open_training_store(store) if isinstance(store, str) else store
     for spec in specs.values():
         opened.create(spec)
     for path, layer in swapped.items():
         _fill(opened, specs[path], layer)
+    shared = None if parameters is None else _Shared(model, opened, parameters)
     gradients = {}
     for path, layer in swapped.items():
         gradients[path] = _Gradients(path, specs[path], opened, layer.weight)
         _swap(layer, gradients[path])
-    return OffloadedRows(model, opened, gradients)
+    return OffloadedRows(model, opened, gradients, shared)
 
 
-def _check_arguments(model: object, store: object, tables: object) -> None:
+def _check_arguments(model: object, store: object, tables: object, dense: object) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"offload takes a torch.nn.Module, got {model!r}")
     if not isinstance(tables, Mapping | None):
         raise ConfigError(f"tables takes a dict of paths and Tables, got {tables!r}")
     if not isinstance(store, str) and not callable(getattr(store, "fetch", None)):
         raise ConfigError(f"store takes the URL of a training store, or one, got {store!r}")
+    if dense not in {"own", "shared"}:
+        raise ConfigError(f"dense is 'own' or 'shared', got {dense!r}")
     for path, module in model.named_modules():
         if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
             raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
@@ -403,6 +478,7 @@ def restore(rows: OffloadedRows) -> nn.Module:
                 f"layer {path!r}: with its rows the tables take {needed} bytes, and {room} bytes of memory are left"
             )
     weights = [_weight(layer, layer._table.device) for layer in layers.values()]
+    rows.refresh()
     for layer, weight in zip(layers.values(), weights, strict=True):
         _put_back(layer, weight)
     rows.end()
@@ -435,6 +511,19 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 
 def _offloaded(model: nn.Module) -> dict[str, Any]:
     return {path: layer for path, layer in model.named_modules() if isinstance(layer, Offloaded)}
+
+
+def _parameters(model: nn.Module, layers: Collection[nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters that are not rows of `layers`, by path; ConfigError where they cannot be shared."""
+    rows = {id(layer.weight) for layer in layers}
+    named = {path: parameter for path, parameter in model.named_parameters() if id(parameter) not in rows}
+    for path, parameter in named.items():
+        if nn.parameter.is_lazy(parameter) or parameter.is_meta or parameter.dtype != torch.float32:
+            raise ConfigError(f"parameter {path!r} has no values of float32, and dense='shared' takes no others")
+    for path, module in model.named_modules():
+        if getattr(module, "running_mean", None) is not None:
+            raise ConfigError(_changed_buffer(f"{path}.running_mean".lstrip(".")))
+    return named
 
 
 def _spec(path: str, layer: Any, table: Table, optimizer: RowOptimizer) -> TableSpec:

@@ -34,6 +34,7 @@ def offloaded_exporter(rows: OffloadedRows, features: Features) -> OffloadedExpo
                 f"feature {name!r} is Ids without a size, and a graph reads id -1 as the last row of a table: "
                 "write Ids(size=...)"
             )
+    rows.refresh()
     return OffloadedExporter(exported_module(rows.model, offloaded=True), rows)
 
 
