@@ -3,8 +3,8 @@
 Contract
 --------
 * The first process to come puts its values there, and the others take them.
-* A process adds what it has changed since it last looked, whatever optimizer has done so.  So what is there is the
-  first value and the sum of all changes, in any order.
+* A process adds what it has changed since it last looked, whatever optimizer has done so.  The store has the first
+  values and the sum of all changes, in any order.
 * Values are float32, one parameter behind the other in rows of one width, from id 0 on.
 * The ids below 0 have the names and shapes, a byte in each number, so another model is refused.
 """

@@ -305,7 +305,7 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
     def refresh(self) -> None:
         """Take over what other processes have changed in the other parameters, where they are shared.
 
-        What the optimizer of this process has changed since the last step is kept, and added by the next.
+        A change by the optimizer of this process since the last step is kept, and added by the next.
 
         Raises:
             EmbeddingError: the model was restored.
