@@ -128,6 +128,21 @@ def test_the_model_alone_and_rows_that_were_restored_are_refused_with_what_to_gi
         save(rows)
 
 
+def test_a_model_whose_other_layers_are_sharded_is_refused(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    rows = trained("memory:")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        fully_shard(rows.model.out, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ConfigError, match=r"out is sharded by FSDP.*get_model_state_dict"):
+            ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert are_offloaded(rows)
+
+
 LARGE = """
 import re, sys
 import torch
