@@ -45,14 +45,15 @@ class SharedParameters:
         self._store = store
         self._sizes = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self._size = len(values)
+        first = _in_rows(values)
+        self._ids = np.arange(len(first))
         layout = [f"{name} {list(shape)}" for name, shape in shapes.items()]
         store.create(SPEC)
         with store.filling(SPEC.name) as fill:
             if fill:
                 told = _in_rows(np.frombuffer("\n".join(layout).encode(), np.uint8))
                 store.load(SPEC.name, -1 - np.arange(len(told)), told)
-                first = _in_rows(values)
-                store.load(SPEC.name, np.arange(len(first)), first)
+                store.load(SPEC.name, self._ids, first)
             else:
                 self._check_layout(layout)
                 _log.info("the other parameters are in the store already: those of this model are not used")
@@ -88,8 +89,7 @@ class SharedParameters:
         return self.seen
 
     def _fetched(self) -> Rows:
-        rows = self._store.fetch(SPEC.name, np.arange(-(-self._size // _WIDTH))).rows
-        return rows.reshape(-1)[: self._size]
+        return self._store.fetch(SPEC.name, self._ids).rows.reshape(-1)[: self._size]
 
     def _check_layout(self, layout: list[str]) -> None:
         parts = []
