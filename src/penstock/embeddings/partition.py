@@ -22,22 +22,18 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.embeddings.held_file import BEHIND_PID, held_file
-from penstock.embeddings.id_index import LEAST, entries_for, find, insert
+from penstock.embeddings.id_index import MOST, Entries, Places
+from penstock.embeddings.row_table import Change, Records, record_width
 from penstock.embeddings.rules import Ids, Rows
-from penstock.embeddings.training_store import TableSpec
+from penstock.embeddings.training_store import Fetched, TableSpec
 from penstock.errors import EmbeddingError
 from penstock.hosting.fault_points import hit
-
-Change = Callable[[Rows, Rows], None]
-"""Changes rows and their state in place."""
 
 _MAGIC: Final = b"penrows1"
 _HEADER: Final = "<8sqqqq"
@@ -45,8 +41,6 @@ _UNDO_AT: Final = 4096
 _FIRST_CAPACITY: Final = 64
 _LARGEST_GROWTH: Final = 65536
 """Records beyond which a file grows by a quarter of itself, and not by all of it."""
-_MOST: Final = 2**31 - 1
-"""Rows that an index of 32 bits can tell apart."""
 
 
 class _Header(NamedTuple):
@@ -60,24 +54,14 @@ class _Header(NamedTuple):
     """Records that an update is changing; 0: there is no such update."""
 
 
-@dataclass
-class _Mapped:
-    """The files in memory, as far as they have been looked at."""
-
-    ids: Ids
-    records: Rows
-
-
 class Partition:
     """The files `PREFIX.head`, `PREFIX.ids` and `PREFIX.rows`, which `make_partition` has made."""
 
-    def __init__(self, prefix: str, spec: TableSpec) -> None:
+    def __init__(self, prefix: str, spec: TableSpec, direct: Entries | None) -> None:
         self.prefix = prefix
         self._spec = spec
-        self._width = _record_width(spec)
-        self._mapped = _Mapped(np.empty(0, np.int64), np.empty((0, self._width), np.float32))
-        self._index: NDArray[np.int32] = np.zeros(LEAST, np.int32)
-        self._known = 0
+        self._width = record_width(spec)
+        self._records = Records(spec, direct)
 
     # All that a process has in memory of the files is changed by who holds them.
 
@@ -85,30 +69,33 @@ class Partition:
         """Look at the files, and put back what a killed process has left half done.
 
         Raises:
-            EmbeddingError: they are cut, or none of ours.
+            EmbeddingError: they are cut or damaged, or none of ours.
         """
-        with self._held():
-            pass
+        with self._held() as (_, header):
+            try:
+                self._spec.check_ids(self._records.ids[: header.rows])
+            except IndexError as error:
+                raise EmbeddingError(
+                    f"{self.prefix}.ids is damaged ({error}): use a copy that `save` has made"
+                ) from error
 
     def count(self) -> int:
-        """How many rows are there."""
+        """As `Part.count`."""
         with self._held() as (_, header):
             return header.rows
 
-    def ids(self) -> Ids:
-        """The ids of all rows that are there, in the order in which they came."""
+    def known_ids(self) -> Ids:
+        """As `Part.known_ids`."""
         with self._held() as (_, header):
-            return self._mapped.ids[: header.rows].copy()
+            return self._records.ids[: header.rows].copy()
 
-    def fetch(self, ids: Ids) -> tuple[NDArray[np.bool_], Rows]:
-        """Whether each id has a row, and the rows of those that have one."""
-        with self._held():
-            places = find(self._index, self._mapped.ids, ids)
-            found = places >= 0
-            return found, self._mapped.records[:, : self._spec.width][places[found]]
+    def fetch(self, ids: Ids) -> Fetched:
+        """As `Part.fetch`."""
+        with self._held() as (_, header):
+            return self._records.rows(ids, header.rows)
 
     def make_room(self, ids: Ids) -> None:
-        """Have room for an update of these distinct ids, so that a full disk fails it before anything is changed."""
+        """As `Part.make_room`: a full disk is met here."""
         undo = _UNDO_AT + len(ids) * (8 + 4 * self._width)
         with _opened(self._head, os.O_RDONLY) as file:
             header, size = _read_header(file, self._head), os.fstat(file).st_size
@@ -119,39 +106,35 @@ class Partition:
             try:
                 self._grow(head, header, header.rows + len(ids))
             except OSError:  # it may be enough for those that are new
-                new = np.count_nonzero(find(self._index, self._mapped.ids, ids) < 0)
+                new = np.count_nonzero(self._records.find(ids, header.rows) < 0)
                 self._grow(head, header, header.rows + int(new))
 
-    def change(self, ids: Ids, change: Change) -> None:
-        """Change the rows of distinct ids, and their state; those that are not there begin with the table's rule.
+    def change(self, ids: Ids, change: Change, *, whole: bool) -> None:
+        """As `Part.change`.
 
         Raises:
             OSError: the disk is full; nothing is changed.
         """
         with self._held() as (head, before):
-            places = find(self._index, self._mapped.ids, ids)
+            places = self._records.find(ids, before.rows)
             old = places >= 0
-            added = len(ids) - int(np.count_nonzero(old))
-            count = before.rows + added
+            count = before.rows + int(np.count_nonzero(~old))
             header = self._grow(head, before, count)
-            mapped = self._mapped
-            records = kept = mapped.records[places if not added else places[old]]
+            records = self._records.begin(ids, places, whole=whole)
+            kept = places[old]
             if len(kept):
-                _write(head, places[old], kept)
+                _write(head, kept, records if len(kept) == len(ids) else records[old])
                 hit("rows_noted")
-            if added:
-                places[~old] = np.arange(header.rows, count)
-                records = self._with_new(ids, old, kept)
             change(records[:, : self._spec.width], records[:, self._spec.width :])
             if len(kept):
                 _write_header(head, header._replace(undo=len(kept)))
                 hit("rows_marked")
+            places[~old] = np.arange(header.rows, count)
             half = len(ids) // 2
-            mapped.records[places[:half]] = records[:half]
+            self._records.write(places[:half], records[:half])
             hit("rows_half_written")
-            mapped.records[places[half:]] = records[half:]
-            if added:
-                mapped.ids[header.rows : count] = ids[~old]
+            self._records.write(places[half:], records[half:])
+            self._records.ids[header.rows : count] = ids[~old]
             hit("rows_written")
             _write_header(head, header._replace(rows=count, undo=0))
             hit("rows_unmarked")
@@ -180,46 +163,31 @@ class Partition:
             self._map(header.capacity)
             if header.undo:
                 header = self._undo(head, header)
-            self._catch_up(header.rows)
             yield head, header
 
     def _map(self, capacity: int) -> None:
-        known = len(self._mapped.ids)
+        known = len(self._records.ids)
         if capacity > known:
             records = _mapped(self.prefix + ".rows", known, capacity, 4 * self._width)
             ids = _mapped(self.prefix + ".ids", known, capacity, 8)
-            self._mapped = _Mapped(
-                np.frombuffer(ids, np.int64, capacity),
-                np.frombuffer(records, np.float32, capacity * self._width).reshape(capacity, self._width),
-            )
+            self._records.place(np.frombuffer(ids, np.int64), np.frombuffer(records, np.float32))
 
     def _undo(self, head: int, header: _Header) -> _Header:
         behind = _UNDO_AT + 8 * header.undo
         places = np.frombuffer(_read_bytes(self._head, head, 8 * header.undo, _UNDO_AT), np.int64)
         kept = np.frombuffer(_read_bytes(self._head, head, 4 * header.undo * self._width, behind), np.float32)
-        self._mapped.records[places] = kept.reshape(header.undo, self._width)
+        self._records.write(places, kept.reshape(header.undo, self._width))
         hit("rows_put_back")
         header = header._replace(undo=0)
         _write_header(head, header)
         return header
 
-    def _catch_up(self, count: int) -> None:
-        """Take the ids into the index that were added since the last time."""
-        if count == self._known:
-            return
-        start, self._known = self._known, 0  # an index that is left in the middle is made anew
-        index = self._index
-        if start == 0 or entries_for(count) > len(index):
-            start, index = 0, np.zeros(entries_for(count), np.int32)
-        insert(index, self._mapped.ids[start:count], np.arange(start, count))
-        self._index, self._known = index, count
-
     def _grow(self, head: int, header: _Header, count: int) -> _Header:
         """Make room for so many rows, and more where the disk has it."""
         if count <= header.capacity:
             return header
-        if count > _MOST:
-            raise EmbeddingError(f"{self.prefix} has {header.rows} rows, and cannot have more than {_MOST}")
+        if count > MOST:
+            raise EmbeddingError(f"{self.prefix} has {header.rows} rows, and cannot have more than {MOST}")
         more = header.capacity + min(header.capacity, max(header.capacity // 4, _LARGEST_GROWTH))
         for capacity in (max(count, more), count):
             try:
@@ -247,28 +215,16 @@ class Partition:
                 os.truncate(path, old * width)
             raise
 
-    def _with_new(self, ids: Ids, old: NDArray[np.bool_], kept: Rows) -> Rows:
-        records = np.empty((len(ids), self._width), np.float32)
-        records[old] = kept
-        new, width = ids[~old], self._spec.width
-        records[~old, :width] = self._spec.missing.rows(new, width, self._spec.name)
-        records[~old, width:] = self._spec.optimizer.first_state(len(new), width)
-        return records
-
 
 def make_partition(prefix: str, spec: TableSpec, capacity: int = _FIRST_CAPACITY) -> None:
     """Make the files of a partition without rows.  OSError where they are there, or the disk is full."""
-    width = _record_width(spec)
+    width = record_width(spec)
     header = struct.pack(_HEADER, _MAGIC, *_Header(width=width, rows=0, capacity=capacity, undo=0))
     for end, size in ((".rows", 4 * width * capacity), (".ids", 8 * capacity), (".head", _UNDO_AT)):
         with _opened(prefix + end, os.O_RDWR | os.O_CREAT | os.O_EXCL) as file:
             os.posix_fallocate(file, 0, size)
             if end == ".head":
                 os.pwrite(file, header, BEHIND_PID)
-
-
-def _record_width(spec: TableSpec) -> int:
-    return spec.width + spec.optimizer.state_width(spec.width)
 
 
 @contextlib.contextmanager
@@ -294,7 +250,7 @@ def _write_header(head: int, header: _Header) -> None:
     os.pwrite(head, struct.pack(_HEADER, _MAGIC, *header), BEHIND_PID)
 
 
-def _write(head: int, places: Ids, kept: Rows) -> None:
+def _write(head: int, places: Places, kept: Rows) -> None:
     """Write places and records behind the header, or raise OSError."""
     at = _UNDO_AT
     for array in (places, kept):

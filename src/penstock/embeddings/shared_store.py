@@ -21,19 +21,18 @@ import os
 import secrets
 import shutil
 import struct
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from penstock.embeddings.held_file import BEHIND_PID, held_file
-from penstock.embeddings.id_index import mixed
-from penstock.embeddings.partition import Change, Partition, make_partition
+from penstock.embeddings.id_index import direct_entries
+from penstock.embeddings.partition import Partition, make_partition
+from penstock.embeddings.row_table import RowTable, StoreOfTables
 from penstock.embeddings.rules import Ids, Rows
-from penstock.embeddings.training_store import CHUNK, Fetched, TableSpec, last_of_each, summed
+from penstock.embeddings.training_store import TableSpec
 from penstock.errors import ConfigError, EmbeddingError, RowsUnavailable
 from penstock.hosting.held_folder import held_folder
 from penstock.hosting.mounts import MOUNTINFO, file_system, is_shared
@@ -64,7 +63,7 @@ class _TableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spec: TableSpec
 
 
-class SharedTrainingStore:
+class SharedTrainingStore(StoreOfTables):
     """Tables in the files of a folder."""
 
     def __init__(self, folder: Path, *, mountinfo: Path = MOUNTINFO) -> None:
@@ -103,33 +102,11 @@ class SharedTrainingStore:
         with _told(str(self.folder)):
             return {name: table.spec for name, table in self._found().items()}
 
-    def fetch(self, table: str, ids: Ids) -> Fetched:
-        """As `TrainingStore.fetch`."""
+    @contextlib.contextmanager
+    def using(self, table: str) -> Iterator[RowTable]:
+        """As `StoreOfTables.using`."""
         with _told(f"table {table!r}"):
-            return self._table(table).fetch(ids)
-
-    def apply(self, table: str, ids: Ids, grads: Rows, lr: float | None = None) -> None:
-        """As `TrainingStore.apply`."""
-        with _told(f"table {table!r}"):
-            self._table(table).apply(ids, grads, lr)
-
-    def load(self, table: str, ids: Ids, rows: Rows) -> None:
-        """As `TrainingStore.load`."""
-        with _told(f"table {table!r}"):
-            self._table(table).load(ids, rows)
-
-    def scan(self, table: str, chunk: int = CHUNK) -> Iterator[tuple[Ids, Rows]]:
-        """As `TrainingStore.scan`."""
-        with _told(f"table {table!r}"):
-            ids = self._table(table).ids()
-        for start in range(0, len(ids), chunk):
-            some = ids[start : start + chunk]
-            yield some, self.fetch(table, some).rows
-
-    def count(self, table: str) -> int:
-        """As `TrainingStore.count`."""
-        with _told(f"table {table!r}"):
-            return self._table(table).count()
+            yield self._table(table)
 
     @contextlib.contextmanager
     def filling(self, table: str) -> Iterator[bool]:
@@ -188,16 +165,17 @@ class SharedTrainingStore:
         return dict(self._tables)
 
 
-class _Table:
+class _Table(RowTable):
     """A table, in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         found = _read_table(folder / _TABLE)
-        self.spec = found.spec
         if folder.name != _folder_of(found.spec.name):
             raise EmbeddingError(f"{folder} is the folder of another table than {found.spec.name!r}")
-        self.partitions = [Partition(self.path(str(n)), found.spec) for n in range(found.partitions)]
+        direct = direct_entries(found.spec.size)
+        self.partitions = [Partition(self.path(str(n)), found.spec, direct) for n in range(found.partitions)]
+        super().__init__(found.spec, self.partitions)
 
     def path(self, name: str) -> str:
         return str(self.folder / name)
@@ -207,42 +185,6 @@ class _Table:
             self._read_step(file)
         for each in self.partitions:
             each.check()
-
-    def fetch(self, ids: Ids) -> Fetched:
-        ids = self.spec.check_ids(ids)
-        found, rows = np.zeros(len(ids), bool), np.empty((len(ids), self.spec.width), np.float32)
-        for each, at in self._split(ids):
-            found[at], there = each.fetch(ids[at])
-            rows[at[found[at]]] = there
-        if not found.all():
-            rows[~found] = self.spec.missing.rows(ids[~found], self.spec.width, self.spec.name)
-        return Fetched(rows, found)
-
-    def apply(self, ids: Ids, grads: Rows, lr: float | None) -> None:
-        ids, lr = self.spec.check_ids(ids), self.spec.check_lr(lr)
-        distinct, total = summed(ids, self.spec.check_rows(grads, len(ids), "gradients"))
-        if not len(distinct):
-            return
-
-        def change(at: Ids, step: int) -> Change:
-            return lambda rows, state: self.spec.optimizer.update(rows, state, total[at], lr, step)
-
-        self._update(distinct, change, steps=1)
-
-    def load(self, ids: Ids, rows: Rows) -> None:
-        ids = self.spec.check_ids(ids)
-        distinct, last = last_of_each(ids, self.spec.check_rows(rows, len(ids), "rows"))
-        state = self.spec.optimizer.first_state(len(distinct), self.spec.width)
-        self.put(distinct, last, state)
-
-    def put(self, ids: Ids, rows: Rows, state: Rows) -> None:
-        self._update(ids, lambda at, _: partial(_replace, rows[at], state[at]), steps=0)
-
-    def ids(self) -> Ids:
-        return np.sort(np.concatenate([each.ids() for each in self.partitions]))
-
-    def count(self) -> int:
-        return sum(each.count() for each in self.partitions)
 
     def put_counters(self, step: int, *, filled: bool) -> None:
         with held_file(self.path("step")) as file:
@@ -265,17 +207,8 @@ class _Table:
         for number, each in enumerate(self.partitions):
             each.copy_to(str(folder / str(number)))
 
-    def _update(self, distinct: Ids, change: Callable[[Ids, int], Change], *, steps: int) -> None:
-        parts = self._split(distinct)
-        for each, at in parts:
-            each.make_room(distinct[at])
-        with self._updating(steps) as step:
-            for each, at in parts:
-                each.change(distinct[at], change(at, step))
-
     @contextlib.contextmanager
-    def _updating(self, steps: int) -> Iterator[int]:
-        """Say that an update is under way, and give the number of its step."""
+    def updating(self, steps: int) -> Iterator[int]:
         with contextlib.ExitStack() as at_end:
             with held_file(self.path("step")) as file:
                 step = self._read_step(file) + steps
@@ -288,14 +221,6 @@ class _Table:
         if len(said) < 8:
             raise EmbeddingError(f"{self.path('step')} is cut: use a copy that `save` has made")
         return int(struct.unpack("<q", said)[0])
-
-    def _split(self, ids: Ids) -> list[tuple[Partition, Ids]]:
-        """The partitions that have some of `ids`, each with their places in it."""
-        if not len(ids):
-            return []
-        numbers = ((mixed(ids) >> np.uint64(32)) % np.uint64(len(self.partitions))).astype(np.uint8)
-        places = [(each, np.flatnonzero(numbers == number)) for number, each in enumerate(self.partitions)]
-        return [(each, at) for each, at in places if len(at)]
 
 
 @contextlib.contextmanager
@@ -408,8 +333,3 @@ def _write_step(file: int, step: int) -> None:
 def _folder_of(name: str) -> str:
     """A folder's name for every name of a table, which may have a slash in it."""
     return _FOLDER + hashlib.sha256(name.encode()).hexdigest()[:32]
-
-
-def _replace(rows: Rows, state: Rows, there: Rows, state_there: Rows) -> None:
-    there[:] = rows
-    state_there[:] = state

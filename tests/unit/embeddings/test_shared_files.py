@@ -68,6 +68,16 @@ def test_a_cut_file_is_refused(folder, name):
     assert name in str(caught.value)
 
 
+def test_an_id_that_cannot_be_is_refused(tmp_path):
+    store = SharedTrainingStore(tmp_path)
+    store.create(TableSpec("t", 5, size=1000))
+    store.load("t", IDS, ROWS)
+    path = table(tmp_path) / "2.ids"
+    path.write_bytes(np.array([-1000]).tobytes() + path.read_bytes()[8:])
+    with pytest.raises(EmbeddingError, match=r"2\.ids is damaged .*id -1000 is not from 0 to 999"):
+        SharedTrainingStore(tmp_path)
+
+
 def test_a_missing_file_is_said_to_be_missing(folder):
     (table(folder) / "2.rows").unlink()
     with pytest.raises(RowsUnavailable, match=r"No such file .*2\.rows"):
