@@ -746,7 +746,8 @@ def test_the_reference_has_every_argument_of_saving_and_loading_and_every_member
 def test_the_reference_has_every_name_of_embeddings_and_every_option_of_them():
     text = (DOCS / "reference" / "embeddings.md").read_text()
     assert set(ps_embeddings.__all__) == set(re.findall(r"`emb\.(\w+)", text))
-    calls = dict(re.findall(r"`(?:emb\.)?(\w+)\(([^`]*)\)`", text))
+    store = (DOCS / "reference" / "training-store.md").read_text()
+    calls = dict(re.findall(r"`(?:emb\.)?(\w+)\(([^`]*)\)`", text + store))
     plain = {"init", "constant", "zeros", "SGD", "Adagrad", "SparseAdam", "TableSpec", "open_training_store"}
     methods = {name for name in vars(TrainingStore) if not name.startswith("_")}
     for name in plain | methods:
