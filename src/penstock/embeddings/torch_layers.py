@@ -182,9 +182,12 @@ class _Gradients:
         with self._lock:
             if self.parameter.grad is None or not len(self.ids):
                 return None
-            grads: Rows = self.parameter.grad.detach().cpu().numpy() * np.float32(scale)
-            wrong = self.ids[~np.isfinite(grads).all(axis=1)]
-            if len(wrong):
+            grads: Rows = self.parameter.grad.detach().cpu().numpy()
+            if scale != 1.0:
+                grads = grads * np.float32(scale)
+            finite = np.isfinite(grads)
+            if not finite.all():
+                wrong = self.ids[~finite.all(axis=1)]
                 shown = ", ".join(map(str, wrong[:10])) + (" and more" if len(wrong) > 10 else "")
                 raise FloatingPointError(f"table {self.spec.name!r}: no finite gradient for the ids {shown}")
             return self.ids, grads
@@ -425,7 +428,11 @@ def offload(
         there = "; those that it has are offloaded already" if _offloaded(model) else ""
         raise ConfigError(f"the model has no embedding layer to offload{there}")
     specs = {path: _spec(path, layer, chosen.get(path) or Table(), optimizer) for path, layer in swapped.items()}
-    names = [SPEC.name, *(spec.name for spec in specs.values())]
+    names = [spec.name for spec in specs.values()]
+    if SPEC.name in names:
+        raise ConfigError(
+            f"the table {SPEC.name!r} is for the parameters beside the rows: give the layer's another name"
+        )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two layers have the table {twice!r}: give each a name of its own")
