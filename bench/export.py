@@ -27,14 +27,22 @@ import msgspec
 
 from against import STEADY, WARMUP_SLICES, in_turns, on_cores, side_by_side, slice_of
 from builds import COMPILED, SOURCES, Build
-from export_figures import SCENES, ExportRound, ExportRun, summarise
-from export_model import fitted, rows, save
 from loadgen import LoadFailed
+from pair_figures import PairRound, PairRun, Scene, summarise
 from payload import Exchange
-from report import keep
+from report import Limit, keep
 from run import machine
 from scene_arguments import scene_arguments
 from servers import ServerFailed, Subject, penstock_command
+
+SCENES = {
+    scene.name: scene
+    for scene in (
+        Scene("served", "requests/s", "artifact", "by hand", Limit(0.7)),
+        Scene("encode-32", "us", "encode", "ColumnTransformer", Limit(0.1, at_least=False), 1e6),
+        Scene("encode-100000", "ms", "encode", "ColumnTransformer", Limit(1.0, at_least=False), 1e3),
+    )
+}
 
 CONNECTIONS = 256
 SLICES = 32
@@ -75,7 +83,7 @@ def subjects(artifact: Path, features: Any, build: Build) -> tuple[Subject, Subj
     )
 
 
-def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: bool) -> ExportRound:
+def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: bool) -> PairRound:
     """One round of both servers, in slices of an equal number of requests."""
     with on_cores(one_core=True), side_by_side(*sides, connections=CONNECTIONS, compiled=compiled) as loaded:
         requests = slice_of(loaded[1], CONNECTIONS)
@@ -84,7 +92,7 @@ def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: boo
         for turn in in_turns(number, SLICES):
             loaded[turn].measure(requests)
     ours, theirs = (side.seen["rate"] for side in loaded)
-    return ExportRound("served", number, ours, theirs)
+    return PairRound("served", number, ours, theirs)
 
 
 def encoders(count: int) -> tuple[Callable[[], object], Callable[[], object]]:
@@ -96,6 +104,8 @@ def encoders(count: int) -> tuple[Callable[[], object], Callable[[], object]]:
     import pandas as pd
     from sklearn.compose import ColumnTransformer
     from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+
+    from export_model import fitted, rows
 
     table = rows(count)
     frame = pd.DataFrame(table)
@@ -111,7 +121,7 @@ def encoders(count: int) -> tuple[Callable[[], object], Callable[[], object]]:
     return lambda: features.encode(given), lambda: theirs.transform(frame)
 
 
-def measure_encoding(scene: str, number: int, sides: tuple[Callable[[], object], Callable[[], object]]) -> ExportRound:
+def measure_encoding(scene: str, number: int, sides: tuple[Callable[[], object], Callable[[], object]]) -> PairRound:
     """One round of both encoders: seconds a call, in each lap."""
     calls = [calls_of(side) for side in sides]
     seen: tuple[list[float], list[float]] = ([], [])
@@ -120,7 +130,7 @@ def measure_encoding(scene: str, number: int, sides: tuple[Callable[[], object],
         for _ in range(calls[turn]):
             sides[turn]()
         seen[turn].append((time.perf_counter() - begin) / calls[turn])
-    return ExportRound(scene, number, *seen)
+    return PairRound(scene, number, *seen)
 
 
 def calls_of(side: Callable[[], object]) -> int:
@@ -140,15 +150,17 @@ def arguments() -> argparse.Namespace:
     )
 
 
-def tell(taken: ExportRound, rounds: int) -> ExportRound:
+def tell(taken: PairRound, rounds: int) -> PairRound:
     print(f"round {taken.number + 1}/{rounds}  {taken.line()}", file=sys.stderr, flush=True)
     return taken
 
 
-def take_all(chosen: argparse.Namespace, folder: Path) -> list[ExportRound]:
+def take_all(chosen: argparse.Namespace, folder: Path) -> list[PairRound]:
     """Every round of every scene asked for."""
     sides = {}
     if "served" in chosen.only:
+        from export_model import save
+
         artifact = folder / "artifact"
         os.environ["BENCH_MODEL"] = str(artifact / "model.onnx")
         sides["served"] = subjects(artifact, save(artifact), SOURCES if chosen.plain else COMPILED)
@@ -178,7 +190,8 @@ def main() -> int:
         return 2
     where = machine("msgspec", "numpy", "onnxruntime", "scikit-learn", "pandas")
     build = {"build": "plain" if chosen.plain else "compiled"}
-    run = ExportRun(datetime.now(UTC), build | where, {"rounds": chosen.rounds}, taken)
+    scenes = [SCENES[name] for name in chosen.only]
+    run = PairRun(datetime.now(UTC), build | where, {"rounds": chosen.rounds}, scenes, taken)
     met = summarise(run)
     print(f"Everything that was measured: {keep(run, f'export-{run.when:%Y%m%d-%H%M%S}')}")
     return 0 if met else 1

@@ -7,15 +7,17 @@ from datetime import UTC, datetime
 import pytest
 
 from comparison import steady_ratio
-from export_figures import SCENES, ExportRound, ExportRun, summarise
+from export import SCENES
+from pair_figures import PairRound, PairRun, summarise
 
 
-def a_run(*rounds: ExportRound) -> ExportRun:
-    return ExportRun(datetime.now(UTC), {"cpu": "some"}, {"rounds": 1}, list(rounds))
+def a_run(*rounds: PairRound) -> PairRun:
+    scenes = [SCENES[name] for name in dict.fromkeys(r.scene for r in rounds)]
+    return PairRun(datetime.now(UTC), {"cpu": "some"}, {"rounds": 1}, scenes, list(rounds))
 
 
-def a_round(scene: str, ratio: float, number: int = 0) -> ExportRound:
-    return ExportRound(scene, number, [ratio, 2 * ratio, 4 * ratio, 8 * ratio], [1, 2, 4, 8])
+def a_round(scene: str, ratio: float, number: int = 0) -> PairRound:
+    return PairRound(scene, number, [ratio, 2 * ratio, 4 * ratio, 8 * ratio], [1, 2, 4, 8])
 
 
 def test_a_ratio_leaves_out_the_turns_in_which_others_had_the_machine() -> None:

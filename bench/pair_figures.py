@@ -1,4 +1,4 @@
-"""What the bench of exported models saw, as objects, as tables, and held against its limits.
+"""What a bench of pairs saw, as objects, as tables, and held against the limits of its scenes.
 
 A ratio is ours / theirs, taken within a round, in which both were measured in turns.  Minimum, median and maximum are
 over the rounds, and it is the median that a limit is for.
@@ -27,17 +27,7 @@ class Scene(msgspec.Struct, frozen=True):
     """From what was measured to what is printed."""
 
 
-SCENES = {
-    scene.name: scene
-    for scene in (
-        Scene("served", "requests/s", "artifact", "by hand", Limit(0.7)),
-        Scene("encode-32", "us", "encode", "ColumnTransformer", Limit(0.1, at_least=False), 1e6),
-        Scene("encode-100000", "ms", "encode", "ColumnTransformer", Limit(1.0, at_least=False), 1e3),
-    )
-}
-
-
-class ExportRound(msgspec.Struct, frozen=True):
+class PairRound(msgspec.Struct, frozen=True):
     """One scene in one round: what each turn saw of each side."""
 
     scene: str
@@ -54,34 +44,32 @@ class ExportRound(msgspec.Struct, frozen=True):
         return f"{self.scene:14} {self.ratio():.3f}"
 
 
-class ExportRun(msgspec.Struct, frozen=True):
+class PairRun(msgspec.Struct, frozen=True):
     """All that was measured in one run, and where."""
 
     when: datetime
     machine: dict[str, str]
     settings: dict[str, float]
-    rounds: list[ExportRound]
+    scenes: list[Scene]
+    rounds: list[PairRound]
 
-    def of(self, scene: str) -> list[ExportRound]:
-        """The rounds of one scene; [] if it was not measured."""
+    def of(self, scene: str) -> list[PairRound]:
+        """The rounds of one scene."""
         return [r for r in self.rounds if r.scene == scene]
 
     def met(self) -> bool:
         """Whether every median keeps its limit."""
-        return all(
-            scene.limit.met([r.ratio() for r in self.of(name)]) for name, scene in SCENES.items() if self.of(name)
-        )
+        return all(scene.limit.met([r.ratio() for r in self.of(scene.name)]) for scene in self.scenes)
 
 
-def summarise(run: ExportRun) -> bool:
+def summarise(run: PairRun) -> bool:
     """Print the tables; True if every limit was kept."""
     where = ", ".join(f"{name} {value}" for name, value in run.machine.items())
-    print(f"\n{where}; {run.settings['rounds']:.0f} rounds\n")
+    settings = ", ".join(f"{value:,.0f} {name}" for name, value in run.settings.items())
+    print(f"\n{where}; {settings}\n")
     figures, ratios = [], []
-    for name, scene in SCENES.items():
-        rounds = run.of(name)
-        if not rounds:
-            continue
+    for scene in run.scenes:
+        name, rounds = scene.name, run.of(scene.name)
         sides = ((scene.ours, [r.ours for r in rounds]), (scene.theirs, [r.theirs for r in rounds]))
         for side, taken in sides:
             medians = [median(turns) * scene.factor for turns in taken]
