@@ -27,7 +27,7 @@ PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/lis
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-embeddings bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -136,7 +136,7 @@ $(FRAMEWORKS)/.installed: pyproject.toml
 frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow, Keras and scikit-learn: 3 GB
 
 test-export: $(FRAMEWORKS)/.installed quick  ## the tests with models of those frameworks, over a compiled build
-	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) $(if $(filter 1,$(NIGHT)),-m 'not soak') tests/export
+	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) $(if $(filter 1,$(NIGHT)),-m 'not soak') tests/export bench/test_embeddings.py
 
 compiled: build/compiled/.built  ## build in build/compiled what an install makes
 
@@ -207,6 +207,9 @@ bench-callers: compiled  ## a device by the number of its callers, for batches t
 
 bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
 	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)
+
+bench-embeddings: $(FRAMEWORKS)/.installed  ## measure rows in a training store against native layers: a minute
+	$(FRAMEWORKS)/bin/python bench/embeddings.py --rounds $(ROUNDS)
 
 # Without Node it measures the client in Python alone, and says so.
 bench-clients: compiled  ## measure both clients against faults, and twenty of them before a full server: eight minutes

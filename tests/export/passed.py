@@ -26,6 +26,8 @@ FOLDERS = (
 )
 FILES = (
     "pyproject.toml",
+    "bench/embeddings.py",
+    "bench/test_embeddings.py",
     "examples/sentence_embeddings/model.py",
     "tests/acceptance/data/minilm_reference.json",
     "tests/conformance/test_graphs.py",

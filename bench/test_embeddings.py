@@ -1,0 +1,40 @@
+"""The bench of embedding tables: its limits, and that both sides of a scene do the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embeddings import SCENES, Sizes, measure, sides_of
+
+TINY = Sizes(rows=100, width=3, ids=64, steps=2, laps=4, warmup=1)
+
+
+def test_each_scene_has_its_limit() -> None:
+    limits = {"memory": (1.19, 1.21), "shared": (1.99, 2.01), "store": (0.51, 0.49)}
+    assert set(SCENES) == set(limits)
+    for name, (kept, missed) in limits.items():
+        assert SCENES[name].limit.met([kept])
+        assert not SCENES[name].limit.met([missed])
+
+
+@pytest.mark.parametrize("scene", list(SCENES))
+def test_both_sides_of_a_scene_learn_the_same(scene: str, tmp_path: Path) -> None:
+    if scene != "store":
+        pytest.importorskip("torch")
+    ids = np.random.default_rng(0).integers(TINY.rows, size=TINY.ids)
+    with sides_of(scene, tmp_path, TINY) as (ours, theirs):
+        first = ours(ids)
+        np.testing.assert_allclose(first, theirs(ids), rtol=2e-6, atol=2e-6)
+        for _ in range(10):
+            mine, yours = ours(ids), theirs(ids)
+            np.testing.assert_allclose(mine, yours, rtol=2e-6, atol=2e-6)
+    assert not np.allclose(first, mine, rtol=0.01)
+
+
+def test_a_round_has_a_figure_of_each_turn() -> None:
+    rounds = list(measure("store", 2, TINY))
+    assert [(one.scene, one.number) for one in rounds] == [("store", 0), ("store", 1)]
+    assert all(len(side) == TINY.laps and min(side) > 0 for one in rounds for side in (one.ours, one.theirs))
