@@ -1,0 +1,168 @@
+"""The example as its user runs it: of three trainers one is killed and one is stopped, and one model is served.
+
+What is served is compared with what the model answered in the process that saved, which had trained nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import Program, Server
+from waiting import until_now
+from watched_models import manifest, record
+
+from penstock.training.sqlite_tasks import SqliteTasks
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("onnxscript")
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "identifiers"
+EVERY = "8"
+PATIENCE_SECONDS = 120.0
+STANDS_STILL_SECONDS = 3.0
+"""For how long the run's file is locked when it is a stopped process that keeps it so."""
+UNSEEN = {"identifiers": [f"nobody_wrote_this_{number}" for number in range(20)]}
+TOLD = "in the middle of a task"
+
+EXAMPLE_RUN = f"""
+import json, os, runpy, sys, time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import penstock as ps
+from penstock.embeddings.torch_layers import OffloadedRows
+
+example, every, *kinds = sys.argv[1:]
+work, step, steps = ps.training.Run.work, OffloadedRows.step, 0
+
+def of_these_kinds(run, **functions):
+    if "save" in kinds:
+        functions["save"] = recording(functions["save"])
+    return work(run, **{{kind: functions[kind] for kind in kinds}})
+
+def stepping(rows):
+    global steps
+    step(rows)
+    steps += 1
+    if "GATE" in os.environ and steps == 3:
+        print({TOLD!r}, flush=True)
+        while not Path(os.environ["GATE"]).exists():
+            time.sleep(0.01)
+
+def recording(save):
+    def remembered():
+        saved = save()
+        rows, asked = saved["model"], [*saved["probes"], *saved["check"], {UNSEEN!r}]
+        rows.refresh()
+        inputs = {{name: torch.from_numpy(array) for name, array in saved["features"].encode(asked).items()}}
+        with torch.no_grad():
+            np.save("scores.npy", rows.model.eval()(**inputs)["scores"].numpy(), allow_pickle=False)
+        Path("asked.json").write_text(json.dumps([{{"identifiers": row["identifiers"]}} for row in asked]))
+        found = rows.store.fetch("bag", inputs["identifiers"][-1, :{len(UNSEEN["identifiers"])}].numpy()).found
+        print(f"{{steps}} steps, {{found.sum()}} rows found", flush=True)
+        return saved
+    return remembered
+
+ps.training.Run.work, OffloadedRows.step = of_these_kinds, stepping
+sys.path.insert(0, example)
+sys.argv = ["train.py", "run", "models", every]
+runpy.run_path(example + "/train.py", run_name="__main__")
+"""
+
+
+class Programs:
+    """The programs of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "run" / "run.db"
+        self.started: list[Program] = []
+
+    def start(self, *kinds: str, **env: str) -> Program:
+        """Start the example, with the functions of `kinds` alone."""
+        command = (sys.executable, "-B", "-c", EXAMPLE_RUN, str(EXAMPLE), EVERY, *kinds)
+        self.started.append(Program(self.folder, *command, env=env))
+        return self.started[-1]
+
+    def attempts_lost_by(self, program: Program) -> int:
+        with contextlib.closing(SqliteTasks.existing(self.file)) as store:
+            return sum(f"process {program.pid} on " in entry.trouble for entry in store.tasks())
+
+    def stop(self, program: Program) -> None:
+        """Stop it where it does not keep the file of the run locked, as it does while it renews its lease."""
+        locked = True
+        while locked:
+            os.kill(program.pid, signal.SIGCONT)
+            os.kill(program.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, program.pid, os.WSTOPPED)
+            with contextlib.closing(sqlite3.connect(self.file, timeout=STANDS_STILL_SECONDS)) as file:
+                try:
+                    file.execute("BEGIN IMMEDIATE")
+                    locked = False
+                except sqlite3.OperationalError:
+                    continue
+
+
+@pytest.fixture
+def programs(tmp_path):
+    programs = Programs(tmp_path)
+    yield programs
+    for program in programs.started:
+        program.destroy()
+
+
+@pytest.mark.parametrize("seconds", [0, pytest.param(10, marks=pytest.mark.night)])
+def test_of_three_trainers_one_is_killed_and_one_stopped_and_the_model_is_served_as_trained(programs, seconds):
+    killed, stopped, third = (programs.start("train", "evaluate", GATE=gate) for gate in ("none", "stopped", "third"))
+    for program in (killed, stopped, third):
+        program.wait_for(TOLD, PATIENCE_SECONDS)
+    os.kill(killed.pid, signal.SIGKILL)
+    programs.stop(stopped)
+    until = time.monotonic() + seconds
+    (programs.folder / "third").touch()
+    for program in (killed, stopped):
+        until_now(lambda program=program: programs.attempts_lost_by(program), "another to take over", PATIENCE_SECONDS)
+    until_now(lambda: time.monotonic() >= until, "the end of the stop", PATIENCE_SECONDS)
+    (programs.folder / "stopped").touch()
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert stopped.wait(PATIENCE_SECONDS) == 1
+    assert "LeaseLost" in stopped.output
+    saver = programs.start("save")
+    for program in (saver, third):
+        assert program.wait(PATIENCE_SECONDS) == 0, program.output
+        assert "version 1, accuracy 0." in program.output
+
+    steps, found = map(int, saver.wait_for(r"(\d+) steps, (\d+) rows found").groups())
+    assert steps == 0
+    assert found < len(UNSEEN["identifiers"])
+    check_published(programs.folder / "models", programs.folder)
+
+
+def check_published(models: Path, folder: Path) -> None:
+    """There is one version, which `penstock serve` answers with as the model did where it was saved."""
+    assert [(entry["version"], entry["action"]) for entry in record(models)["history"]] == [(1, "publish")]
+    rtol, atol = manifest(models, 1)["tolerance"]
+    asked, expected = json.loads((folder / "asked.json").read_text()), np.load(folder / "scores.npy")
+    assert len(asked) == len(expected) > 30
+    server = Server(folder, str(models), "--port", "0")
+    try:
+        server.ready()
+        for row, scores in zip(asked, expected, strict=True):
+            answer = server.http.post("/predict", json=row)
+            assert answer.status_code == 200, answer.text
+            np.testing.assert_allclose(answer.json()["scores"], scores, rtol=rtol, atol=atol)
+        server.stop()
+    finally:
+        server.hang_up()
+        server.destroy()
