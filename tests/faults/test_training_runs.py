@@ -97,6 +97,27 @@ def test_the_task_of_a_killed_worker_is_done_by_another(tmp_path):
     assert troubles[0].startswith(f"process {first.pid} on ")
 
 
+def test_a_task_whose_worker_died_behind_its_step_applies_its_gradient_again(tmp_path):
+    body = """
+        import numpy as np
+        from penstock import embeddings as emb
+
+        run = make()
+        run.plan(train=[0, 1, 2])
+        rows = emb.open_training_store("shared:run/rows")
+        rows.create(emb.TableSpec("clicks", 1, size=3, missing=emb.zeros(), optimizer=emb.SGD(lr=1.0)))
+        def train(task):
+            rows.apply("clicks", np.array([task]), np.array([[-1.0]], np.float32))
+            if task == 1 and "DIES" in os.environ:
+                os.kill(os.getpid(), signal.SIGKILL)
+        say("version", run.work(train=train, save=save), rows.fetch("clicks", np.arange(3)).rows[:, 0].tolist())
+    """
+    with worker(tmp_path, "os.environ['DIES'] = 'behind a step'\n" + textwrap.dedent(body)) as first:
+        ended(first, -signal.SIGKILL)
+    with worker(tmp_path, body) as second:
+        assert "version 1 [1.0, 2.0, 1.0]\n" in ended(second)
+
+
 def test_a_worker_that_stood_still_past_its_lease_changes_nothing(tmp_path):
     body = """
         run = make()
