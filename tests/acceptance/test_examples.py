@@ -35,7 +35,7 @@ TARGETS = {
     "sklearn_pipeline": "service:service",
     "two_heavy_stages": "main:service",
 }
-WITH_FRAMEWORKS = {"affairs", "gpu_embeddings"}
+WITH_FRAMEWORKS = {"affairs", "gpu_embeddings", "identifiers"}
 """Run in `tests/export`, with the frameworks that they need."""
 ATTACHED = {"external_workers"}
 """Not ready by themselves: somebody has to start a worker."""

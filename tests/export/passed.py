@@ -22,6 +22,7 @@ FOLDERS = (
     "tests/export",
     "examples/affairs",
     "examples/gpu_embeddings",
+    "examples/identifiers",
     *(f"{place}/{room}" for place in ("src/penstock", "tests/unit") for room in ROOMS),
 )
 FILES = (
