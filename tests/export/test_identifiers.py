@@ -20,6 +20,7 @@ from served import Program, Server
 from waiting import until_now
 from watched_models import manifest, record
 
+import penstock as ps
 from penstock.training.sqlite_tasks import SqliteTasks
 
 torch = pytest.importorskip("torch")
@@ -68,7 +69,7 @@ def recording(save):
         inputs = {{name: torch.from_numpy(array) for name, array in saved["features"].encode(asked).items()}}
         with torch.no_grad():
             np.save("scores.npy", rows.model.eval()(**inputs)["scores"].numpy(), allow_pickle=False)
-        Path("asked.json").write_text(json.dumps([{{"identifiers": row["identifiers"]}} for row in asked]))
+        Path("asked.json").write_text(json.dumps(asked))
         found = rows.store.fetch("bag", inputs["identifiers"][-1, :{len(UNSEEN["identifiers"])}].numpy()).found
         print(f"{{steps}} steps, {{found.sum()}} rows found", flush=True)
         return saved
@@ -146,15 +147,20 @@ def test_of_three_trainers_one_is_killed_and_one_stopped_and_the_model_is_served
     steps, found = map(int, saver.wait_for(r"(\d+) steps, (\d+) rows found").groups())
     assert steps == 0
     assert found < len(UNSEEN["identifiers"])
-    check_published(programs.folder / "models", programs.folder)
+    check_published(programs.folder)
 
 
-def check_published(models: Path, folder: Path) -> None:
+def check_published(folder: Path) -> None:
     """There is one version, which `penstock serve` answers with as the model did where it was saved."""
+    models = folder / "models"
     assert [(entry["version"], entry["action"]) for entry in record(models)["history"]] == [(1, "publish")]
     rtol, atol = manifest(models, 1)["tolerance"]
     asked, expected = json.loads((folder / "asked.json").read_text()), np.load(folder / "scores.npy")
-    assert len(asked) == len(expected) > 30
+    right = [scores.argmax() == row.pop("package") for row, scores in zip(asked[:-1], expected[:-1], strict=True)]
+    assert len(right) > 30
+    assert ps.training.Run(folder / "run").results("evaluate") == [pytest.approx(np.mean(right))], (
+        "not what was trained"
+    )
     server = Server(folder, str(models), "--port", "0")
     try:
         server.ready()
