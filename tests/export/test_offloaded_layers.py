@@ -494,8 +494,11 @@ def test_a_pass_without_backward_leaves_nothing_behind():
     fetched = []
     rows.model.register_forward_hook(lambda _layer, _ids, answer: fetched.append(weakref.ref(answer)))
     answer = rows.model(FLAT)
-    leaf = weakref.ref(answer.grad_fn.next_functions[0][0].variable)
-    del answer
+    node = answer.grad_fn
+    while node.next_functions:
+        node = node.next_functions[0][0]
+    leaf = weakref.ref(node.variable)
+    del answer, node
     gc.collect()
     assert fetched[0]() is None
     assert leaf() is None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from penstock.errors import EmbeddingError
 
 Change = Callable[[Rows, Rows], None]
 """Changes rows and their state in place."""
+
+_CACHED: Final = 2**18
+"""Bytes of records that are updated at a time where all are in one part: they stay in a core's cache meanwhile."""
 
 
 def record_width(spec: TableSpec) -> int:
@@ -96,7 +99,7 @@ class Records:
 
     def write(self, places: Places, records: Rows) -> None:
         """Put records."""
-        self.items[places] = records.view(self._item)[:, 0]
+        self.items[places] = _items(records)
 
 
 class Part(Protocol):
@@ -135,13 +138,13 @@ class RowTable(ABC):
     def fetch(self, ids: Ids) -> Fetched:
         """As `TrainingStore.fetch`."""
         ids = self.spec.check_ids(ids)
-        parts = self._split(ids)
-        if len(parts) == 1:
-            rows, found = parts[0][0].fetch(ids)
+        if len(self._parts) == 1:
+            rows, found = self._parts[0].fetch(ids)
         else:
             rows, found = np.empty((len(ids), self.spec.width), np.float32), np.empty(len(ids), bool)
-            for part, at in parts:
-                rows[at], found[at] = part.fetch(ids[at])
+            for part, at in self._split(ids):
+                there, found[at] = part.fetch(ids[at])
+                _items(rows)[at] = _items(there)
         if not found.all():
             rows[~found] = self.spec.missing.rows(ids[~found], self.spec.width, self.spec.name)
         return Fetched(rows, found)
@@ -150,9 +153,10 @@ class RowTable(ABC):
         """As `TrainingStore.apply`."""
         ids, rate = self.spec.check_ids(ids), self.spec.check_lr(lr)
         distinct, total = summed(ids, self.spec.check_rows(grads, len(ids), "gradients"))
+        totals, width = _items(total), self.spec.width
 
         def change(at: Any, step: int) -> Change:
-            return lambda rows, state: self.spec.optimizer.update(rows, state, total[at], rate, step)
+            return lambda rows, state: self.spec.optimizer.update(rows, state, _numbers(totals[at], width), rate, step)
 
         self._update(distinct, change, whole=False)
 
@@ -194,9 +198,10 @@ class RowTable(ABC):
                     part.change(distinct[at], change(at, step), whole=whole)
 
     def _split(self, ids: Ids) -> list[tuple[Part, Any]]:
-        """The parts that have some of `ids`, each with the places of these in it."""
+        """The parts that have some of `ids`, each with the places of these in it; a part may come several times."""
         if len(self._parts) == 1:
-            return [(self._parts[0], slice(None))] if len(ids) else []
+            some = max(1, _CACHED // (4 * record_width(self.spec)))
+            return [(self._parts[0], slice(start, start + some)) for start in range(0, len(ids), some)]
         numbers = ((mixed(ids) >> np.uint64(32)) % np.uint64(len(self._parts))).astype(np.uint8)
         places = [(part, np.flatnonzero(numbers == number)) for number, part in enumerate(self._parts)]
         return [(part, at) for part, at in places if len(at)]
@@ -233,6 +238,11 @@ class StoreOfTables(ABC):
         """As `TrainingStore.count`."""
         with self.using(table) as of:
             return of.count()
+
+
+def _items(rows: Rows) -> NDArray[np.void]:
+    contiguous = np.ascontiguousarray(rows)
+    return contiguous.view(np.dtype((np.void, contiguous.itemsize * contiguous.shape[1])))[:, 0]
 
 
 def _numbers(items: NDArray[np.void], width: int) -> Rows:

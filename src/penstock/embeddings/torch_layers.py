@@ -147,17 +147,17 @@ class _Gradients:
         rows = torch.from_numpy(self.store.fetch(self.spec.name, ids).rows).to(device)
         if self.trains and torch.is_grad_enabled():
             rows.requires_grad_()
-            rows.register_hook(lambda grad: self._add(ids, grad, spared))
+            rows.register_post_accumulate_grad_hook(lambda rows: self._take(rows, ids, spared))
         return rows
 
-    def _add(self, ids: Ids, grad: Tensor, spared: int | None) -> None:
-        grad = grad.detach()
+    def _take(self, rows: Tensor, ids: Ids, spared: int | None) -> None:
+        grad, rows.grad = rows.grad.detach(), None
         if spared is not None and not (kept := ids != spared).all():
             ids, grad = ids[kept], grad[torch.from_numpy(kept).to(grad.device)]
         with self._lock:
             before = self.parameter.grad
             if before is None:
-                total = grad.clone()
+                total = grad
             else:
                 all_ids, places = np.unique(np.concatenate([self.ids, ids]), return_inverse=True)
                 total = torch.zeros(len(all_ids), self.spec.width, device=grad.device)
@@ -220,7 +220,8 @@ class _OffloadedEmbedding(Offloaded, nn.Embedding):  # type: ignore[misc]
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch names it so
         rows, _, places = self._distinct(input)
-        return functional.embedding(places, rows)
+        # As functional.embedding, with a backward pass of half the time.
+        return rows.index_select(0, places.reshape(-1)).view(*places.shape, rows.shape[1])
 
     def __repr__(self) -> str:
         return f"OffloadedEmbedding({self.extra_repr()}, table={self._table.spec.name!r})"
