@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
+import penstock as ps
 from penstock.embeddings.memory_store import MemoryTrainingStore
 from penstock.embeddings.opening import open_training_store
+from penstock.embeddings.row_optimizers import Adagrad
 from penstock.embeddings.rules import constant
 from penstock.embeddings.shared_store import SharedTrainingStore
 from penstock.embeddings.training_store import TableSpec, last_of_each, summed
@@ -66,3 +70,23 @@ def test_a_url_names_a_store_in_memory_or_in_a_folder(tmp_path, monkeypatch):
 def test_another_url_is_refused_with_those_that_there_are(url):
     with pytest.raises(ConfigError, match="it is memory: or shared:DIR"):
         open_training_store(url)
+
+
+def test_a_run_that_lost_its_store_goes_on_from_a_copy_of_its_checkpoint(tmp_path):
+    run, ids = ps.training.Run(tmp_path / "run"), np.arange(3)
+    rows, grads = f"shared:{tmp_path}/run/rows", np.ones((3, 2), np.float32)
+    spec = TableSpec("t", 2, size=3, optimizer=Adagrad(lr=0.5))
+    store, expected = open_training_store(rows), open_training_store("memory:")
+    for each in (store, expected):
+        each.create(spec)
+        each.apply("t", ids, grads)
+    run.checkpoint(lambda path: store.save(path / "rows"))
+    store.apply("t", ids, grads)
+    store.close()
+    shutil.rmtree(tmp_path / "run" / "rows")
+    shutil.copytree(run.latest() / "rows", tmp_path / "run" / "rows")
+    again = open_training_store(rows)
+    for _ in range(2):
+        assert (again.fetch("t", ids).rows == expected.fetch("t", ids).rows).all()
+        for each in (again, expected):
+            each.apply("t", ids, grads)
