@@ -14,7 +14,7 @@ import penstock as ps
 from penstock import embeddings as emb
 from penstock import features as f
 
-PARTS, EPOCHS = 24, 8
+PARTS, EPOCHS = 24, 4
 
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the threads of many processes would wait for each other
