@@ -28,6 +28,7 @@ import numpy as np
 from against import in_turns
 from pair_figures import PairRound, PairRun, Scene, summarise
 from penstock import embeddings as emb
+from procfs import machine_busy
 from report import Limit, keep
 from run import machine
 from scene_arguments import scene_arguments
@@ -149,16 +150,19 @@ def measure(scene: str, rounds: int, sizes: Sizes) -> Iterator[PairRound]:
 def main() -> int:
     chosen = scene_arguments("Measure embedding tables outside the model.", SCENES, rounds="ratios taken of each scene")
     sizes, taken = Sizes(), []
+    begin, busy = time.monotonic(), machine_busy() - time.process_time()
     for name in chosen.only:
         print(f"{name}: {sizes.rows:,} rows, and a warm-up", file=sys.stderr, flush=True)
         for one in measure(name, chosen.rounds, sizes):
             print(f"round {one.number + 1}/{chosen.rounds}  {one.line()}", file=sys.stderr, flush=True)
             taken.append(one)
+    others = (machine_busy() - time.process_time() - busy) / (time.monotonic() - begin)
+    where = machine("torch", "numpy") | {"others": f"{max(0.0, others):.2f} cores"}
     settings = {"rounds": chosen.rounds, "rows": sizes.rows, "numbers a row": sizes.width, "ids a step": sizes.ids}
     if "torch" in sys.modules:
         settings["threads of torch"] = sys.modules["torch"].get_num_threads()
     scenes = [SCENES[name] for name in chosen.only]
-    run = PairRun(datetime.now(UTC), machine("torch", "numpy"), settings, scenes, taken)
+    run = PairRun(datetime.now(UTC), where, settings, scenes, taken)
     met = summarise(run)
     print(f"Everything that was measured: {keep(run, f'embeddings-{run.when:%Y%m%d-%H%M%S}')}")
     return 0 if met else 1
