@@ -53,7 +53,7 @@ class IdIndex:
             return
         start, self._count = self._count, 0  # an index that is left in the middle is made anew
         if self._direct is not None:
-            self._direct[known[start:count]] = np.arange(start + 1, count + 1)
+            self._direct[known[start:count]] = np.arange(start + 1, count + 1, dtype=np.int32)
         else:
             if start == 0 or entries_for(count) > len(self._entries):
                 start, self._entries = 0, np.zeros(entries_for(count), np.int32)
