@@ -82,7 +82,7 @@ class _Part:
             return self._records.rows(ids, self._count)
 
     def make_room(self, ids: Ids) -> None:
-        """Room is made as it is needed: in one part nothing is changed before."""
+        """Do nothing: `change` takes the memory that it needs."""
 
     def change(self, ids: Ids, change: Change, *, whole: bool) -> None:
         with self.lock:
