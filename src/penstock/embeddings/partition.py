@@ -23,6 +23,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from penstock.embeddings.id_index import MOST, Entries, Places
 from penstock.embeddings.row_table import Change, Records, record_width
 from penstock.embeddings.rules import Ids, Rows
 from penstock.embeddings.training_store import Fetched, TableSpec
-from penstock.errors import EmbeddingError
+from penstock.errors import EmbeddingError, RowsUnavailable
 from penstock.hosting.fault_points import hit
 
 _MAGIC: Final = b"penrows1"
@@ -62,6 +63,7 @@ class Partition:
         self._spec = spec
         self._width = record_width(spec)
         self._records = Records(spec, direct)
+        self._file: tuple[int, int] | None = None
 
     # All that a process has in memory of the files is changed by who holds them.
 
@@ -160,10 +162,19 @@ class Partition:
             header = _read_header(head, self._head)
             if header.width != self._width:
                 raise EmbeddingError(f"{self._head} is of records of {header.width} numbers, not {self._width}")
+            self._check_not_replaced()
             self._map(header.capacity)
             if header.undo:
                 header = self._undo(head, header)
             yield head, header
+
+    def _check_not_replaced(self) -> None:
+        # The file that is mapped keeps its number, so no other has it.
+        found = Path(self.prefix + ".rows").stat()
+        file = (found.st_dev, found.st_ino)
+        if self._file not in {None, file}:
+            raise RowsUnavailable(f"{self.prefix}.rows was replaced since this process opened it: open the store anew")
+        self._file = file
 
     def _map(self, capacity: int) -> None:
         known = len(self._records.ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -90,6 +91,24 @@ def test_a_folder_that_is_gone_is_rows_that_are_unavailable(folder):
     for call in (lambda: store.fetch("t", IDS), lambda: store.apply("t", IDS, ROWS), lambda: store.count("t")):
         with pytest.raises(RowsUnavailable, match=r"table 't': .*No such file"):
             call()
+
+
+def test_a_folder_that_was_replaced_is_not_mixed_up_with_the_one_before(folder, tmp_path):
+    store = SharedTrainingStore(folder)
+    store.save(tmp_path / "saved")
+    store.load("t", IDS, ROWS + 1)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "saved", folder)
+    for call in (
+        lambda: store.fetch("t", IDS),
+        lambda: store.apply("t", IDS + 500, ROWS),
+        lambda: store.count("t"),
+        lambda: list(store.scan("t")),
+    ):
+        with pytest.raises(RowsUnavailable, match=r"\.rows was replaced since this process opened it"):
+            call()
+    assert (SharedTrainingStore(folder).fetch("t", IDS).rows == ROWS).all()
+    assert SharedTrainingStore(folder).count("t") == len(IDS)
 
 
 @pytest.mark.parametrize(
