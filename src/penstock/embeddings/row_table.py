@@ -50,9 +50,9 @@ class Records:
 
     def place(self, ids: Ids, records: NDArray[Any]) -> None:
         """Have these arrays, which begin as those before; `records` is contiguous, of any dtype."""
-        self.ids = ids
         self.items = records.view(self._item)
         self._rows = self.items.view(self._row_alone)["row"]
+        self.ids = ids  # last: their number says how many records there are, also after an interrupt in the middle
 
     def make_room(self, count: int) -> None:
         """Have arrays of at least `count` records in memory."""

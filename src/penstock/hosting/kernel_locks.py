@@ -31,10 +31,12 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
 
 def close_lock(descriptor: int) -> None:
     """Let go of the lock, if there is one, and close the descriptor."""
-    _held.discard(descriptor)
-    with contextlib.suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
+    try:
+        _held.discard(descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:  # also where Ctrl-C comes in between, or this process would keep the lock
+        os.close(descriptor)
 
 
 def _replace_in_fork() -> None:

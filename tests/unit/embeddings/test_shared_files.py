@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -11,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from penstock.embeddings import held_file
 from penstock.embeddings.row_optimizers import Adagrad
+from penstock.embeddings.row_table import Records
 from penstock.embeddings.shared_store import SharedTrainingStore
 from penstock.embeddings.training_store import TableSpec
 from penstock.errors import ConfigError, EmbeddingError, RowsUnavailable
@@ -160,6 +163,34 @@ def test_a_network_file_system_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"rows lies on a network file system \(nfs4\)"):
         SharedTrainingStore(tmp_path / "rows", mountinfo=mounts)
     assert not (tmp_path / "rows").exists()
+
+
+def test_an_interrupt_in_a_growth_leaves_arrays_of_one_length():
+    class Interrupted:
+        def view(self, _):
+            raise KeyboardInterrupt
+
+    records = Records(SPEC, None)
+    records.make_room(10)
+    with pytest.raises(KeyboardInterrupt):
+        records.place(np.empty(5000, np.int64), Interrupted())
+    assert len(records.ids) == len(records.items)
+    records.make_room(5000)
+    assert len(records.ids) == len(records.items) >= 5000
+
+
+def test_an_interrupt_where_a_lock_is_let_go_keeps_none(folder, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    store = SharedTrainingStore(folder)
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: interrupted() if how == fcntl.LOCK_UN else flock(file, how))
+    with pytest.raises(KeyboardInterrupt):
+        store.fetch("t", IDS)
+    monkeypatch.undo()
+    monkeypatch.setattr(held_file, "LONGEST_WAIT", 0.0)
+    assert (store.fetch("t", IDS).rows == ROWS).all()
 
 
 def test_a_copy_with_holes_has_none_once_it_is_open(folder, tmp_path):
