@@ -371,6 +371,17 @@ def test_rows_are_an_optimizer_with_a_group_a_table_whose_state_is_the_groups_al
     assert [group["lr"] for group in rows.param_groups] == [0.7, 0.1, 0.1, 0.1, 0.1]
 
 
+def test_a_state_of_tables_of_other_names_sends_no_gradients_to_them():
+    store, ids = emb.open_training_store("memory:"), torch.tensor([1, 2])
+    tables = [{"": emb.Table(name=name)} for name in ("first", "second")]
+    first, second = (emb.offload(embedding(), store, optimizer=SGD, tables=each) for each in tables)
+    second.load_state_dict(first.state_dict())
+    before = table_of(first, ""), table_of(second, "")
+    one_step(second.model, second, ids)
+    assert torch.equal(table_of(first, ""), before[0])
+    assert not torch.equal(table_of(second, ""), before[1])
+
+
 def test_a_scheduler_sets_the_learning_rate_of_the_rows():
     native = embedding()
     rows = emb.offload(embedding(), "memory:", optimizer=SGD)

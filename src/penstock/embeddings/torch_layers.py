@@ -339,11 +339,11 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
             with torch.enable_grad():
                 loss = closure()
         tables = zip(self.param_groups, self._gradients.values(), strict=True)
-        found = [(group, table.gradients(scale)) for group, table in tables]
+        found = [(group, table.spec.name, table.gradients(scale)) for group, table in tables]
         changes = None if self._shared is None else self._shared.changes()
-        for group, gradients in found:
+        for group, name, gradients in found:  # a `state_dict` that was loaded may have another name
             if gradients is not None:
-                self.store.apply(group["table"], *gradients, lr=float(group["lr"]))
+                self.store.apply(name, *gradients, lr=float(group["lr"]))
         if self._shared is not None and changes is not None:
             self._shared.add(changes)
         return loss
