@@ -47,11 +47,15 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(rf"[\x21-\x7e]{{1,{LONGEST_NAME}}}", self.name):
             raise ConfigError(f"a table's name is 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}")
+        for count in ("width", "size"):
+            if isinstance(getattr(self, count), np.integer):  # one of numpy cannot be written as JSON
+                msgspec.structs.force_setattr(self, count, int(getattr(self, count)))
         if not isinstance(self.width, int) or not 1 <= self.width <= WIDEST:
             raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width!r}")
         if self.ids not in {"dense", "any"}:
             raise ConfigError(f"table {self.name!r}: ids is 'dense' or 'any', got {self.ids!r}")
-        if (self.ids == "dense") != (self.size is not None) or (self.size is not None and self.size < 1):
+        sized = isinstance(self.size, int) and 1 <= self.size <= 2**63
+        if not (sized if self.ids == "dense" else self.size is None):
             raise ConfigError(
                 f"table {self.name!r}: size is the number of rows of a table with dense ids, and None with any; "
                 f"got ids={self.ids!r}, size={self.size}"

@@ -10,7 +10,7 @@ import pytest
 import penstock as ps
 from penstock.embeddings.memory_store import MemoryTrainingStore
 from penstock.embeddings.opening import open_training_store
-from penstock.embeddings.row_optimizers import Adagrad
+from penstock.embeddings.row_optimizers import Adagrad, SparseAdam
 from penstock.embeddings.rules import constant
 from penstock.embeddings.shared_store import SharedTrainingStore
 from penstock.embeddings.training_store import TableSpec, last_of_each, summed
@@ -28,6 +28,8 @@ from penstock.errors import ConfigError
         ({"width": 65537}, "got 65537"),
         ({"size": None}, "got ids='dense', size=None"),
         ({"size": 0}, "got ids='dense', size=0"),
+        ({"size": 1.5}, "got ids='dense', size=1.5"),
+        ({"size": 2**63 + 1}, "got ids='dense', size=9223372036854775809"),
         ({"ids": "any"}, "got ids='any', size=9"),
         ({"ids": "hashed"}, "ids is 'dense' or 'any', got 'hashed'"),
         ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
@@ -40,6 +42,15 @@ from penstock.errors import ConfigError
 def test_a_table_that_cannot_be_is_refused(fields, words):
     with pytest.raises(ConfigError, match=words):
         TableSpec(**{"name": "t", "width": 2, "size": 9} | fields)
+
+
+def test_a_table_of_numbers_of_numpy_is_that_of_python_once_it_was_written(tmp_path):
+    adam = SparseAdam(lr=np.float32(0.5), betas=[np.float32(0.5), np.float64(0.75)])
+    spec = TableSpec("t", np.int32(2), size=np.int64(9), optimizer=adam)
+    for _ in range(2):
+        store = SharedTrainingStore(tmp_path)
+        store.create(spec)
+        assert store.tables() == {"t": spec}
 
 
 @pytest.mark.parametrize("ids", [[], [3], [5, 1, 9], [4, 4, 4], [7, -2, 7, 0, -2, 7]])
