@@ -622,6 +622,14 @@ def test_rows_have_ended_once_they_are_restored_and_the_model_can_be_offloaded_a
     assert not torch.equal(table_of(again, "0"), values(6, 3))
 
 
+def test_a_restore_asks_the_store_once_which_tables_it_has(monkeypatch):
+    rows = emb.offload(Towers(), "memory:", optimizer=SGD)
+    asked, tables = [], rows.store.tables
+    monkeypatch.setattr(rows.store, "tables", lambda: asked.append(1) or tables())
+    emb.restore(rows)
+    assert len(asked) == 1
+
+
 def test_rows_restore_the_layers_that_are_theirs():
     model = nn.ModuleList([embedding(), embedding(shift=1.0)])
     first = emb.offload(model, "memory:", optimizer=SGD, tables={"1": None})

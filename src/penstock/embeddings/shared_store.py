@@ -158,8 +158,9 @@ class SharedTrainingStore(StoreOfTables):
 
     def _found(self) -> dict[str, _Table]:
         """All tables; another process may have made some."""
+        known = {table.folder.name for table in list(self._tables.values())}
         for folder in self.folder.glob(f"{_FOLDER}*"):
-            if all(table.folder != folder for table in list(self._tables.values())):
+            if folder.name not in known:
                 table = _Table(folder)
                 self._tables.setdefault(table.spec.name, table)
         return dict(self._tables)

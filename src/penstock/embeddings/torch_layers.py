@@ -437,8 +437,9 @@ def offload(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two layers have the table {twice!r}: give each a name of its own")
+    places = _places(model)
     for path, layer in swapped.items():
-        _check_layer(path, layer, model)
+        _check_layer(path, layer, places)
     parameters = _parameters(model, swapped.values()) if dense == "shared" else None
     opened = open_training_store(store) if isinstance(store, str) else store
     for spec in specs.values():
@@ -479,8 +480,9 @@ def restore(rows: OffloadedRows) -> nn.Module:
     if not isinstance(rows, OffloadedRows):
         raise ConfigError(f"restore takes what offload returned, got {rows!r}")
     layers, room, needed = rows.layers(), available_memory(), 0
+    there = rows.store.tables()
     for path, layer in layers.items():
-        needed += _checked_size(path, layer)
+        needed += _checked_size(path, layer, there)
         if room is not None and needed > room:
             raise EmbeddingError(
                 f"layer {path!r}: with its rows the tables take {needed} bytes, and {room} bytes of memory are left"
@@ -547,7 +549,16 @@ def _spec(path: str, layer: Any, table: Table, optimizer: RowOptimizer) -> Table
     )
 
 
-def _check_layer(path: str, layer: Any, model: nn.Module) -> None:
+def _places(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
+    """The paths of each parameter, by its id, each with the module that has it there."""
+    found: dict[int, list[tuple[str, nn.Module]]] = {}
+    for path, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            found.setdefault(id(parameter), []).append((f"{path}.{name}".lstrip("."), module))
+    return found
+
+
+def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.Module]]]) -> None:
     kind = type(layer)
     if kind not in _NATIVE:
         raise ConfigError(
@@ -562,13 +573,12 @@ def _check_layer(path: str, layer: Any, model: nn.Module) -> None:
         raise ConfigError(f"the weight of {path!r} is computed by a parametrization: remove that first")
     if layer.weight.dtype != torch.float32:
         raise ConfigError(f"{path!r} has rows of {layer.weight.dtype}, and tables are float32: use layer.float()")
-    for other_path, other in model.named_modules():
-        for name, parameter in other._parameters.items():
-            if parameter is layer.weight and other is not layer:
-                raise ConfigError(
-                    f"{path!r} shares its weight with {f'{other_path}.{name}'.lstrip('.')!r}, and only one of them "
-                    "would go on to change it: untie them, or leave the layer native with tables={path: None}"
-                )
+    for other_path, other in places[id(layer.weight)]:
+        if other is not layer:
+            raise ConfigError(
+                f"{path!r} shares its weight with {other_path!r}, and only one of them would go on to change it: untie "
+                "them, or leave the layer native with tables={path: None}"
+            )
 
 
 def _fill(store: TrainingStore, spec: TableSpec, layer: Any) -> None:
@@ -603,9 +613,9 @@ def _put_back(layer: Any, weight: nn.Parameter) -> None:
     layer.register_parameter("weight", weight)
 
 
-def _checked_size(path: str, layer: Any) -> int:
+def _checked_size(path: str, layer: Any, tables: Mapping[str, TableSpec]) -> int:
     """The bytes of the layer's rows; EmbeddingError where it cannot have them back."""
-    spec, there = layer._table.spec, layer._table.store.tables().get(layer._table.spec.name)
+    spec, there = layer._table.spec, tables.get(layer._table.spec.name)
     if there is None:
         raise EmbeddingError(f"layer {path!r}: the store has no table {spec.name!r} any more")
     if there.size is None:
