@@ -371,6 +371,19 @@ def test_rows_are_an_optimizer_with_a_group_a_table_whose_state_is_the_groups_al
     assert [group["lr"] for group in rows.param_groups] == [0.7, 0.1, 0.1, 0.1, 0.1]
 
 
+def test_rows_are_frozen_and_trained_again_by_their_parameter():
+    rows = emb.offload(nn.Sequential(embedding(), nn.Linear(3, 2)), "memory:", optimizer=SGD)
+    before = table_of(rows, "0")
+    rows.parameters()[0].requires_grad_(False)
+    one_step(rows.model, rows, torch.tensor([1, 2]))
+    assert torch.equal(table_of(rows, "0"), before)
+    rows.parameters()[0].requires_grad_(True)
+    one_step(rows.model, rows, torch.tensor([1, 2]))
+    assert not torch.equal(table_of(rows, "0"), before)
+    rows.parameters()[0].requires_grad_(False)
+    assert not emb.restore(rows)[0].weight.requires_grad
+
+
 def test_a_state_of_tables_of_other_names_sends_no_gradients_to_them():
     store, ids = emb.open_training_store("memory:"), torch.tensor([1, 2])
     tables = [{"": emb.Table(name=name)} for name in ("first", "second")]

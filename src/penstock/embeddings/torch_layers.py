@@ -126,10 +126,9 @@ class _Gradients:
         self.path = path
         self.spec = spec
         self.store = store
-        self.trains = weight.requires_grad
         self.device = torch.device("cpu") if weight.is_meta else weight.device
-        self.parameter = nn.Parameter(torch.empty(0, spec.width), requires_grad=self.trains)
-        """Its gradient has a row for each id of `ids`."""
+        self.parameter = nn.Parameter(torch.empty(0, spec.width), requires_grad=weight.requires_grad)
+        """Its gradient has a row for each id of `ids`; whether it requires one says whether the rows are trained."""
         self.ids: Ids = np.empty(0, np.int64)
         self._lock = threading.Lock()
 
@@ -145,7 +144,7 @@ class _Gradients:
     def fetch(self, ids: Ids, device: torch.device, spared: int | None) -> Tensor:
         """The rows of distinct ids; a backward pass leaves their gradients here, but for those of the id `spared`."""
         rows = torch.from_numpy(self.store.fetch(self.spec.name, ids).rows).to(device)
-        if self.trains and torch.is_grad_enabled():
+        if self.parameter.requires_grad and torch.is_grad_enabled():
             rows.requires_grad_()
             rows.register_post_accumulate_grad_hook(lambda rows: self._take(rows, ids, spared))
         return rows
@@ -635,4 +634,4 @@ def _weight(layer: Any, device: torch.device) -> nn.Parameter:
     for start in range(0, size, CHUNK):
         ids = np.arange(start, min(start + CHUNK, size))
         array[start : start + len(ids)] = table.store.fetch(table.spec.name, ids).rows
-    return nn.Parameter(weight.to(device), requires_grad=table.trains)
+    return nn.Parameter(weight.to(device), requires_grad=table.parameter.requires_grad)
