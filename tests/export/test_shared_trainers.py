@@ -238,6 +238,25 @@ def test_a_buffer_that_a_step_changes_is_refused_by_name_and_nothing_is_applied(
     assert np.array_equal(rows.store.fetch("user", np.arange(20)).rows, before)
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: setattr(model, "out", nn.Linear(4, 300)), r"parameter 'out\.weight' is new or of another dtype"),
+        (lambda model: model.out.bfloat16(), r"parameter 'out\.weight' is new or of another dtype"),
+        (lambda model: model.register_parameter("gain", nn.Parameter(torch.ones(1))), r"parameter 'gain' is new"),
+    ],
+    ids=["replaced", "converted", "added"],
+)
+def test_a_parameter_that_is_not_the_one_that_was_shared_is_refused_and_nothing_is_applied(change, words):
+    rows = offloaded("memory:")
+    before = rows.store.fetch("user", np.arange(20)).rows
+    rows.model(torch.tensor([1, 2]))["score"].sum().backward()
+    change(rows.model)
+    with pytest.raises(ConfigError, match=words):
+        rows.step()
+    assert np.array_equal(rows.store.fetch("user", np.arange(20)).rows, before)
+
+
 def test_a_parameter_that_is_not_finite_is_refused_by_name_and_nothing_is_applied():
     rows = offloaded("memory:")
     before = rows.store.fetch("user", np.arange(20)).rows

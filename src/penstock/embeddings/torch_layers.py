@@ -329,7 +329,8 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
             scale: multiplies all gradients: 1 / world size where others average the dense ones.
 
         Raises:
-            ConfigError: a buffer has changed, and the other parameters are shared; nothing was applied.
+            ConfigError: the other parameters are shared, and a buffer has changed, or a parameter is new or of another
+                dtype; nothing was applied.
             FloatingPointError: a gradient or a shared parameter is not finite; nothing was applied.
         """
         self._check_not_ended()
@@ -363,6 +364,7 @@ class _Shared:
         self._put(self._there.taken(self._values()))
 
     def changes(self) -> Rows:
+        self._check_same()
         for path, buffer in self._model.named_buffers():
             if path in self._buffers and not torch.equal(buffer.cpu(), self._buffers[path]):
                 raise ConfigError(_changed_buffer(path))
@@ -370,6 +372,15 @@ class _Shared:
 
     def add(self, changes: Rows) -> None:
         self._put(self._there.added(changes))
+
+    def _check_same(self) -> None:
+        shared = {id(parameter) for parameter in self._parameters}
+        for path, parameter in self._model.named_parameters():
+            if id(parameter) not in shared or parameter.dtype != torch.float32:
+                raise ConfigError(
+                    f"parameter {path!r} is new or of another dtype since the model was offloaded with dense='shared', "
+                    "so each process would train its own: change the model before"
+                )
 
     def _values(self) -> Rows:
         flat = [parameter.detach().reshape(-1).cpu() for parameter in self._parameters]
