@@ -187,6 +187,8 @@ class Partition:
         behind = _UNDO_AT + 8 * header.undo
         places = np.frombuffer(_read_bytes(self._head, head, 8 * header.undo, _UNDO_AT), np.int64)
         kept = np.frombuffer(_read_bytes(self._head, head, 4 * header.undo * self._width, behind), np.float32)
+        if not ((places >= 0) & (places < header.rows)).all():
+            raise EmbeddingError(f"{self._head} is damaged: use a copy that `save` has made")
         self._records.write(places, kept.reshape(header.undo, self._width))
         hit("rows_put_back")
         header = header._replace(undo=0)
@@ -252,7 +254,7 @@ def _read_header(head: int, path: str) -> _Header:
     if len(said) < struct.calcsize(_HEADER) or not said.startswith(_MAGIC):
         raise EmbeddingError(f"{path} is cut, or no file of a store of rows: use a copy that `save` has made")
     header = _Header(*struct.unpack(_HEADER, said)[1:])
-    if not (0 <= header.rows <= header.capacity and header.undo >= 0):
+    if not 0 <= header.undo <= header.rows <= header.capacity:
         raise EmbeddingError(f"{path} is damaged: use a copy that `save` has made")
     return header
 

@@ -314,7 +314,7 @@ def _make_table(folder: Path, table: _TableFile) -> None:
 def _read_table(path: Path) -> _TableFile:
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_TableFile)
-    except (msgspec.MsgspecError, ConfigError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, ConfigError) as error:
         raise EmbeddingError(f"{path} is damaged ({error}): use a copy that `save` has made") from error
     if not 1 <= found.partitions <= _MOST_PARTITIONS:
         raise EmbeddingError(f"{path} is damaged: it has {found.partitions} partitions")

@@ -82,6 +82,24 @@ def test_an_id_that_cannot_be_is_refused(tmp_path):
         SharedTrainingStore(tmp_path)
 
 
+def test_a_spec_that_is_no_text_is_refused(folder):
+    path = table(folder) / "table.json"
+    path.write_bytes(path.read_bytes().replace(b"{", b'{"\xeb":0,', 1))
+    with pytest.raises(EmbeddingError, match=r"table\.json is damaged"):
+        SharedTrainingStore(folder)
+
+
+@pytest.mark.parametrize(("undo", "places"), [(2**50, []), (2, [0, 10**6]), (2, [0, -1])], ids=["many", "high", "low"])
+def test_an_undo_that_cannot_be_is_refused(folder, undo, places):
+    with (table(folder) / "1.head").open("r+b") as head:
+        head.seek(40)
+        head.write(np.array([undo]).tobytes())
+        head.seek(4096)
+        head.write(np.array(places, np.int64).tobytes())
+    with pytest.raises(EmbeddingError, match=r"1\.head is damaged"):
+        SharedTrainingStore(folder)
+
+
 def test_a_missing_file_is_said_to_be_missing(folder):
     (table(folder) / "2.rows").unlink()
     with pytest.raises(RowsUnavailable, match=r"No such file .*2\.rows"):
