@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -101,3 +103,8 @@ def test_a_run_that_lost_its_store_goes_on_from_a_copy_of_its_checkpoint(tmp_pat
         assert (again.fetch("t", ids).rows == expected.fetch("t", ids).rows).all()
         for each in (again, expected):
             each.apply("t", ids, grads)
+
+
+def test_neither_the_package_nor_its_server_loads_stores_of_rows():
+    loaded = "import sys, penstock, penstock.cli.main, penstock.server.app; print('penstock.embeddings' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], stdout=subprocess.PIPE, check=True).stdout == b"False\n"
