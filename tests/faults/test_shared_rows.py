@@ -256,6 +256,41 @@ def test_a_fork_opens_its_own_and_keeps_nothing_of_what_its_parent_held(store, p
     assert (store.fetch("sum", ids).rows == -3 * grads(ids, 8)).all()
 
 
+def test_a_fork_made_while_its_parent_waits_keeps_nothing_either(store, path):
+    """The parent gets the partition after the fork, is killed, and its fork lives on."""
+    store.create(ADDED)
+    body = """
+        from types import SimpleNamespace
+        from penstock.embeddings import held_file
+
+        time = held_file.time
+
+        def fork(_):
+            held_file.time = time
+            if os.fork() == 0:
+                say("forked")
+                sys.stdin.readline()
+                os._exit(0)
+
+        say("open")
+        sys.stdin.readline()
+        held_file.time = SimpleNamespace(monotonic=time.monotonic, sleep=fork)
+        with store._table("sum").partitions[0]._held():
+            say("held")
+            threading.Event().wait()
+    """
+    with program(path, body) as process:
+        assert process.stdout.readline() == "open\n"
+        with store._table("sum").partitions[0]._held():
+            process.stdin.write("begin\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "forked\n"
+        assert process.stdout.readline() == "held\n"
+        process.kill()
+        process.wait(LIMIT)
+        assert store.count("sum") == 0
+
+
 def test_a_filling_that_died_is_done_by_who_waits(store, path):
     store.create(ADDED)
     body = """

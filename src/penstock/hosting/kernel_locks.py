@@ -29,6 +29,14 @@ def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     return True
 
 
+def keep_from_forks(descriptor: int) -> None:
+    """Have no fork take part in `descriptor` before it is locked: one made while it waits would have the lock too.
+
+    `close_lock` closes it.
+    """
+    _held.add(descriptor)
+
+
 def close_lock(descriptor: int) -> None:
     """Let go of the lock, if there is one, and close the descriptor."""
     try:
