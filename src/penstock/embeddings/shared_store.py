@@ -122,6 +122,8 @@ class SharedTrainingStore(StoreOfTables):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """As `TrainingStore.save`.  Updates wait for as long as it copies; they are read meanwhile."""
+        if self.folder in Path(path).resolve().parents:
+            raise ConfigError(f"{path} lies in the store itself, {self.folder}: save the rows to a place beside it")
         with whole_folder(path) as made:
             tables = self._found()
             with contextlib.ExitStack() as held:

@@ -224,6 +224,15 @@ def test_a_copy_with_holes_has_none_once_it_is_open(folder, tmp_path):
     assert (opened.fetch("t", IDS).rows == 0).all()
 
 
+def test_a_save_into_the_store_itself_is_refused(folder, tmp_path):
+    (tmp_path / "link").symlink_to(folder)
+    store = SharedTrainingStore(folder)
+    for path in (folder / "table-saved", tmp_path / "link" / "saved", table(folder) / "saved"):
+        with pytest.raises(ConfigError, match="lies in the store itself"):
+            store.save(path)
+    assert set(SharedTrainingStore(folder).tables()) == {"t"}
+
+
 def test_a_save_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     store = SharedTrainingStore(folder)
 
