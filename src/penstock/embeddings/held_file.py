@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.errors import RowsUnavailable
-from penstock.hosting.kernel_locks import close_lock, keep_from_forks, try_lock
+from penstock.hosting.kernel_locks import close_lock, try_lock
 
 LONGEST_WAIT = 30.0
 SHORTEST_PAUSE: Final = 0.0001
@@ -45,7 +45,6 @@ def held_file(path: str, *, shared: bool = False, make: bool = False, wait: floa
     """
     descriptor = os.open(path, _FLAGS | (os.O_CREAT if make else 0), 0o600)
     try:
-        keep_from_forks(descriptor)
         if not try_lock(descriptor, shared=shared):
             _wait_for(descriptor, path, shared, LONGEST_WAIT if wait is None else wait)
         os.pwrite(descriptor, struct.pack(_PID, os.getpid()), 0)

@@ -16,25 +16,17 @@ _held: set[int] = set()
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock what `descriptor` has open, for this process alone; False where somebody else has it.
 
-    With `shared`, others may have it shared too.
+    With `shared`, others may have it shared too.  Close the descriptor by `close_lock`, also where it was not locked.
 
     Raises:
         OSError: it cannot be locked, as a folder on some network file systems.
     """
+    _held.add(descriptor)  # first: a fork that is made while this process waits would have the lock too
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    _held.add(descriptor)
     return True
-
-
-def keep_from_forks(descriptor: int) -> None:
-    """Have no fork take part in `descriptor` before it is locked: one made while it waits would have the lock too.
-
-    `close_lock` closes it.
-    """
-    _held.add(descriptor)
 
 
 def close_lock(descriptor: int) -> None:
