@@ -43,9 +43,8 @@ class Records:
     def __init__(self, spec: TableSpec, direct: Entries | None) -> None:
         self._spec = spec
         self._index = IdIndex(direct)
-        self._item = np.dtype((np.void, 4 * record_width(spec)))
-        row = np.dtype((np.void, 4 * spec.width))
-        self._row_alone = np.dtype({"names": ["row"], "formats": [row], "itemsize": self._item.itemsize})
+        self._item = _item(record_width(spec))
+        self._row_alone = np.dtype({"names": ["row"], "formats": [_item(spec.width)], "itemsize": self._item.itemsize})
         self.place(np.empty(0, np.int64), np.empty(0, self._item))
 
     def place(self, ids: Ids, records: NDArray[Any]) -> None:
@@ -141,10 +140,11 @@ class RowTable(ABC):
         if len(self._parts) == 1:
             rows, found = self._parts[0].fetch(ids)
         else:
-            rows, found = np.empty((len(ids), self.spec.width), np.float32), np.empty(len(ids), bool)
+            items, found = np.empty(len(ids), _item(self.spec.width)), np.empty(len(ids), bool)
             for part, at in self._split(ids):
                 there, found[at] = part.fetch(ids[at])
-                _items(rows)[at] = _items(there)
+                items[at] = _items(there)
+            rows = _numbers(items, self.spec.width)
         if not found.all():
             rows[~found] = self.spec.missing.rows(ids[~found], self.spec.width, self.spec.name)
         return Fetched(rows, found)
@@ -240,9 +240,12 @@ class StoreOfTables(ABC):
             return of.count()
 
 
+def _item(width: int) -> np.dtype[np.void]:
+    return np.dtype((np.void, 4 * width))
+
+
 def _items(rows: Rows) -> NDArray[np.void]:
-    contiguous = np.ascontiguousarray(rows)
-    return contiguous.view(np.dtype((np.void, contiguous.itemsize * contiguous.shape[1])))[:, 0]
+    return np.ascontiguousarray(rows).view(_item(rows.shape[1]))[:, 0]
 
 
 def _numbers(items: NDArray[np.void], width: int) -> Rows:
