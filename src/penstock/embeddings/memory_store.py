@@ -74,7 +74,6 @@ class _Part:
     def __init__(self, spec: TableSpec) -> None:
         self.lock = threading.RLock()
         self._records = Records(spec, direct_entries(spec.size))
-        self._width = spec.width
         self._count = 0
 
     def fetch(self, ids: Ids) -> Fetched:
@@ -88,7 +87,7 @@ class _Part:
         with self.lock:
             places = self._records.find(ids, self._count)
             records = self._records.begin(ids, places, whole=whole)
-            change(records[:, : self._width], records[:, self._width :])
+            change(records)
             new = places < 0
             count = self._count + int(np.count_nonzero(new))
             self._records.make_room(count)
@@ -104,12 +103,11 @@ class _Part:
     def count(self) -> int:
         return self._count
 
-    def records(self) -> Iterator[tuple[Ids, Rows, Rows]]:
-        """Ids, rows and states, chunk by chunk; nobody may change them meanwhile."""
+    def records(self) -> Iterator[tuple[Ids, Rows]]:
+        """Ids and records, chunk by chunk; nobody may change them meanwhile."""
         for start in range(0, self._count, CHUNK):
             places = np.arange(start, min(start + CHUNK, self._count))
-            records = self._records.read(places)
-            yield self._records.ids[places], records[:, : self._width], records[:, self._width :]
+            yield self._records.ids[places], self._records.read(places)
 
 
 class _Table(RowTable):
@@ -130,6 +128,6 @@ class _Table(RowTable):
 
     def save(self, saved: SharedTrainingStore) -> None:
         with self._part.lock:
-            for ids, rows, state in self._part.records():
-                saved.put_with_state(self.spec.name, ids, rows, state)
+            for ids, records in self._part.records():
+                saved.put_records(self.spec.name, ids, records)
             saved.put_counters(self.spec.name, self._step, filled=self.filled)

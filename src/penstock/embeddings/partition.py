@@ -126,7 +126,7 @@ class Partition:
             if len(kept):
                 _write(head, kept, records if len(kept) == len(ids) else records[old])
                 hit("rows_noted")
-            change(records[:, : self._spec.width], records[:, self._spec.width :])
+            change(records)
             if len(kept):
                 _write_header(head, header._replace(undo=len(kept)))
                 hit("rows_marked")

