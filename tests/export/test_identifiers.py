@@ -42,10 +42,10 @@ import numpy as np
 import torch
 
 import penstock as ps
-from penstock.embeddings.torch_layers import OffloadedRows
+from penstock.embeddings.torch_layers import TorchRows
 
 example, every, *kinds = sys.argv[1:]
-work, step, steps = ps.training.Run.work, OffloadedRows.step, 0
+work, step, steps = ps.training.Run.work, TorchRows.step, 0
 
 def of_these_kinds(run, **functions):
     if "save" in kinds:
@@ -75,7 +75,7 @@ def recording(save):
         return saved
     return remembered
 
-ps.training.Run.work, OffloadedRows.step = of_these_kinds, stepping
+ps.training.Run.work, TorchRows.step = of_these_kinds, stepping
 sys.path.insert(0, example)
 sys.argv = ["train.py", "run", "models", every]
 runpy.run_path(example + "/train.py", run_name="__main__")

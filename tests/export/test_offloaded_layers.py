@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from penstock import embeddings as emb  # noqa: E402
-from penstock.embeddings import torch_layers  # noqa: E402
+from penstock.embeddings import offloading, torch_layers  # noqa: E402
 from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
 from penstock.errors import ConfigError, EmbeddingError, TableMismatch  # noqa: E402
 
@@ -160,7 +160,7 @@ def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: emb.offload("x", "memory:", optimizer=SGD), "offload takes a torch.nn.Module, got 'x'"),
+        (lambda: emb.offload("x", "memory:", optimizer=SGD), "offload takes a torch.nn.Module or a keras.Model, got 'x'"),
         (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store takes the URL of a training store, or one, got 3"),
         (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer takes SGD, Adagrad or"),
         (lambda: emb.restore(Towers()), "restore takes what offload returned"),
@@ -665,7 +665,7 @@ def _longer(rows, _monkeypatch):
 
 
 def _no_memory(_rows, monkeypatch):
-    monkeypatch.setattr(torch_layers, "available_memory", lambda: 143)  # one of the tables would fit
+    monkeypatch.setattr(offloading, "available_memory", lambda: 143)  # one of the tables would fit
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.embeddings.offloading import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.opening import open_training_store
     from penstock.embeddings.row_optimizers import SGD, Adagrad, SparseAdam
     from penstock.embeddings.rules import constant, init, zeros
-    from penstock.embeddings.torch_layers import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.training_store import TableSpec, TrainingStore
     from penstock.errors import EmbeddingError, RowsUnavailable, TableMismatch
 
@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 _MODULES = {
+    "penstock.embeddings.offloading": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.opening": ("open_training_store",),
     "penstock.embeddings.row_optimizers": ("SGD", "Adagrad", "SparseAdam"),
     "penstock.embeddings.rules": ("constant", "init", "zeros"),
-    "penstock.embeddings.torch_layers": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.training_store": ("TableSpec", "TrainingStore"),
     "penstock.errors": ("EmbeddingError", "RowsUnavailable", "TableMismatch"),
 }

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -26,81 +24,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.config import checked_keywords
-from penstock.embeddings.opening import open_training_store
-from penstock.embeddings.row_optimizers import RowOptimizer
-from penstock.embeddings.rules import Ids, Init, MissingRule, Rows
-from penstock.embeddings.shared_parameters import SPEC, SharedParameters
+from penstock.embeddings.offloading import OffloadedRows, all_rows, check_finite, inside_placeholders
+from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.shared_parameters import SharedParameters
 from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore
 from penstock.errors import ConfigError, EmbeddingError
-from penstock.hosting.available_memory import available_memory
 
-_log = logging.getLogger("penstock.embeddings")
-_NATIVE: Final = (nn.Embedding, nn.EmbeddingBag)
+NATIVE: Final = (nn.Embedding, nn.EmbeddingBag)
 _SHARDED: Final = {"FullyShardedDataParallel", "FSDPModule"}
 
 
-@dataclass(frozen=True)
-class Table:
-    """Options of one layer's table."""
-
-    ids: str = "dense"
-    """`dense`: from 0 to the layer's `num_embeddings`, and nothing else; `any`: every int64."""
-    missing: MissingRule | None = None
-    """The rule for a row that is not there; None: `init()`."""
-    optimizer: RowOptimizer | None = None
-    """Defaults to the one that `offload` was given."""
-    name: str | None = None
-    """The table's name in the store; None: the layer's path."""
-
-
-# -- placeholders -----------------------------------------------------------------------------------------------------
-
-_inside = threading.local()
-_patching = threading.Lock()
-_threads_inside = 0
-_own_inits: dict[type[nn.Module], Callable[..., None]] = {}
-
-
-@contextmanager
-def placeholders() -> Iterator[None]:
-    """Have embedding layers that this thread makes in the block allocate no rows, until they are offloaded."""
-    _enter()
-    try:
-        yield
-    finally:
-        _leave()
-
-
-def _enter() -> None:
-    global _threads_inside  # noqa: PLW0603  # the classes are the process's too
-    _inside.depth = getattr(_inside, "depth", 0) + 1
-    with _patching:
-        _threads_inside += 1
-        if _threads_inside == 1:
-            for kind in _NATIVE:
-                _own_inits[kind] = kind.__init__
-                kind.__init__ = _without_rows(kind.__init__)
-
-
-def _leave() -> None:
-    global _threads_inside  # noqa: PLW0603
-    _inside.depth -= 1
-    with _patching:
-        _threads_inside -= 1
-        if _threads_inside == 0:
-            for kind, own in _own_inits.items():
-                kind.__init__ = own
-
-
-def _without_rows(own: Callable[..., None]) -> Callable[..., None]:
+def without_rows(own: Callable[..., None]) -> Callable[..., None]:
     """The `__init__` of a layer that makes its weight on the meta device, where no rows are given to it."""
     signature = inspect.signature(own)
 
     @functools.wraps(own)
     def make(layer: nn.Module, *args: Any, **options: Any) -> None:
         bound = signature.bind(layer, *args, **options)
-        placeholder = getattr(_inside, "depth", 0) > 0 and bound.arguments.get("_weight") is None
+        placeholder = inside_placeholders() and bound.arguments.get("_weight") is None
         if placeholder:
             bound.arguments["device"] = "meta"
         own(*bound.args, **bound.kwargs)
@@ -184,11 +125,7 @@ class _Gradients:
             grads: Rows = self.parameter.grad.detach().cpu().numpy()
             if scale != 1.0:
                 grads = grads * np.float32(scale)
-            finite = np.isfinite(grads)
-            if not finite.all():
-                wrong = self.ids[~finite.all(axis=1)]
-                shown = ", ".join(map(str, wrong[:10])) + (" and more" if len(wrong) > 10 else "")
-                raise FloatingPointError(f"table {self.spec.name!r}: no finite gradient for the ids {shown}")
+            check_finite(self.spec.name, self.ids, grads)
             return self.ids, grads
 
 
@@ -254,47 +191,19 @@ _SWAPPED: Final[dict[type[nn.Module], type[nn.Module]]] = {
 # -- offload and restore ----------------------------------------------------------------------------------------------
 
 
-class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
-    """The tables of a model, as the optimizer of their rows: a group for each, with `lr` and `table`."""
+class TorchRows(OffloadedRows, torch.optim.Optimizer):  # type: ignore[misc]
+    """The tables of a module, as the optimizer of their rows: a group for each, with `lr` and `table`."""
 
     def __init__(
         self, model: nn.Module, store: TrainingStore, tables: Mapping[str, _Gradients], shared: _Shared | None
     ) -> None:
-        self.model = model
-        """The model that was given, with its layers swapped."""
-        self.store = store
-        self._gradients = dict(tables)
+        OffloadedRows.__init__(self, model, store, tables)
         self._shared = shared
-        self._ended = False
         groups = [
             {"params": [table.parameter], "lr": table.spec.optimizer.lr, "table": table.spec.name}
             for table in tables.values()
         ]
-        super().__init__(groups, {})
-
-    @property
-    def tables(self) -> dict[str, TableSpec]:
-        """The table of each path."""
-        return {path: table.spec for path, table in self._gradients.items()}
-
-    def layers(self) -> dict[str, Any]:
-        """The layers that look rows up in these tables, by path.
-
-        Raises:
-            EmbeddingError: the model was restored.
-        """
-        self._check_not_ended()
-        own = self._gradients.values()
-        return {path: layer for path, layer in _offloaded(self.model).items() if layer._table in own}
-
-    def end(self) -> None:
-        """Have every later step fail: the rows are the model's own again."""
-        self._gradients.clear()
-        self._ended = True
-
-    def _check_not_ended(self) -> None:
-        if self._ended:
-            raise EmbeddingError("the model was restored, so these rows are its own again: offload it once more")
+        torch.optim.Optimizer.__init__(self, groups, {})
 
     def parameters(self) -> list[nn.Parameter]:
         """A parameter for each table; its gradient has a row for each distinct id since `zero_grad`."""
@@ -306,13 +215,6 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
             table.forget()
 
     def refresh(self) -> None:
-        """Take over what other processes have changed in the other parameters, where they are shared.
-
-        A change by the optimizer of this process since the last step is kept, and added by the next.
-
-        Raises:
-            EmbeddingError: the model was restored.
-        """
         self._check_not_ended()
         if self._shared is not None:
             self._shared.take()
@@ -343,10 +245,19 @@ class OffloadedRows(torch.optim.Optimizer):  # type: ignore[misc]
         changes = None if self._shared is None else self._shared.changes()
         for group, name, gradients in found:  # a `state_dict` that was loaded may have another name
             if gradients is not None:
-                self.store.apply(name, *gradients, lr=float(group["lr"]))
+                ids, grads = gradients
+                self.store.apply(name, ids, grads, lr=float(group["lr"]))
         if self._shared is not None and changes is not None:
             self._shared.add(changes)
         return loss
+
+    def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
+        if sample is not None:
+            raise ConfigError("a model of PyTorch is built already, so restore takes no sample")
+        weights = [_weight(layer, layer._table.device) for layer in layers.values()]
+        self.refresh()
+        for layer, weight in zip(layers.values(), weights, strict=True):
+            _put_back(layer, weight)
 
 
 class _Shared:
@@ -401,114 +312,17 @@ def _changed_buffer(path: str) -> str:
     )
 
 
-@checked_keywords("penstock.embeddings.offload")
-def offload(
-    model: nn.Module,
-    store: str | TrainingStore,
-    *,
-    optimizer: RowOptimizer,
-    tables: Mapping[str, Table | None] | None = None,
-    dense: str = "own",
-) -> OffloadedRows:
-    """Move the rows of every embedding layer of `model` into a training store, in place.
-
-    Args:
-        model: a module with `torch.nn.Embedding` or `torch.nn.EmbeddingBag` somewhere in it.
-        store: the store, or its URL.
-        optimizer: the optimizer of the rows.
-        tables: what is to hold for the layer at a path; None there leaves it native.
-        dense: `own`: the other parameters are this process's; `shared`: they are in the store too, and each step adds
-            what has changed in them here to what other processes have changed.
-
-    Raises:
-        ConfigError: a layer cannot be offloaded, a path in `tables` is none of an embedding layer, there is none, or
-            the other parameters cannot be shared.
-        TableMismatch: the store has another table of that name, or the parameters of another model.
-    """
-    _check_arguments(model, store, tables, dense)
-    layers = _layers(model)
-    chosen = dict(tables or {})
-    unknown = [path for path in chosen if path not in layers]
-    if unknown:
-        raise ConfigError(
-            f"tables names {unknown[0]!r}, which is no embedding layer of the model; those are "
-            f"{', '.join(map(repr, layers)) or 'none'}"
-        )
-    swapped = {path: layer for path, layer in layers.items() if chosen.get(path, Table()) is not None}
-    if not swapped:
-        there = "; those that it has are offloaded already" if _offloaded(model) else ""
-        raise ConfigError(f"the model has no embedding layer to offload{there}")
-    specs = {path: _spec(path, layer, chosen.get(path) or Table(), optimizer) for path, layer in swapped.items()}
-    names = [spec.name for spec in specs.values()]
-    if SPEC.name in names:
-        raise ConfigError(
-            f"the table {SPEC.name!r} is for the parameters beside the rows: give the layer's another name"
-        )
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two layers have the table {twice!r}: give each a name of its own")
-    places = _places(model)
-    for path, layer in swapped.items():
-        _check_layer(path, layer, places)
-    parameters = _parameters(model, swapped.values()) if dense == "shared" else None
-    opened = open_training_store(store) if isinstance(store, str) else store
-    for spec in specs.values():
-        opened.create(spec)
-    for path, layer in swapped.items():
-        _fill(opened, specs[path], layer)
-    shared = None if parameters is None else _Shared(model, opened, parameters)
-    gradients = {}
-    for path, layer in swapped.items():
-        gradients[path] = _Gradients(path, specs[path], opened, layer.weight)
-        _swap(layer, gradients[path])
-    return OffloadedRows(model, opened, gradients, shared)
-
-
-def _check_arguments(model: object, store: object, tables: object, dense: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"offload takes a torch.nn.Module, got {model!r}")
-    if not isinstance(tables, Mapping | None):
-        raise ConfigError(f"tables takes a dict of paths and Tables, got {tables!r}")
-    if not isinstance(store, str) and not callable(getattr(store, "fetch", None)):
-        raise ConfigError(f"store takes the URL of a training store, or one, got {store!r}")
-    if dense not in {"own", "shared"}:
-        raise ConfigError(f"dense is 'own' or 'shared', got {dense!r}")
+def check_model(model: nn.Module) -> None:
+    """Refuse a model of which no process has all parameters."""
     for path, module in model.named_modules():
         if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
             raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
 
 
-@checked_keywords("penstock.embeddings.restore")
-def restore(rows: OffloadedRows) -> nn.Module:
-    """Give the layers their own class and a weight with all rows back, and return the model.
-
-    Rows that were never trained are those of their table's rule.
-
-    Raises:
-        EmbeddingError: a layer cannot have its rows back; nothing was changed.
-    """
-    if not isinstance(rows, OffloadedRows):
-        raise ConfigError(f"restore takes what offload returned, got {rows!r}")
-    layers, room, needed = rows.layers(), available_memory(), 0
-    there = rows.store.tables()
-    for path, layer in layers.items():
-        needed += _checked_size(path, layer, there)
-        if room is not None and needed > room:
-            raise EmbeddingError(
-                f"layer {path!r}: with its rows the tables take {needed} bytes, and {room} bytes of memory are left"
-            )
-    weights = [_weight(layer, layer._table.device) for layer in layers.values()]
-    rows.refresh()
-    for layer, weight in zip(layers.values(), weights, strict=True):
-        _put_back(layer, weight)
-    rows.end()
-    return rows.model
-
-
 @contextmanager
 def materialized(model: nn.Module) -> Iterator[None]:
     """Have the layers of `model`, on the CPU, native and filled in the block, and offloaded again behind it."""
-    layers = _offloaded(model)
+    layers = offloaded_layers(model)
     tables = {path: layer._table for path, layer in layers.items()}
     try:
         for layer in layers.values():
@@ -520,16 +334,17 @@ def materialized(model: nn.Module) -> Iterator[None]:
                 _swap(layer, tables[path])
 
 
-def _layers(model: nn.Module) -> dict[str, Any]:
+def embedding_layers(model: nn.Module) -> dict[str, Any]:
     """The embedding layers by their first path; one that is offloaded already is none."""
     return {
         path: layer
         for path, layer in model.named_modules()
-        if isinstance(layer, _NATIVE) and not isinstance(layer, Offloaded)
+        if isinstance(layer, NATIVE) and not isinstance(layer, Offloaded)
     }
 
 
-def _offloaded(model: nn.Module) -> dict[str, Any]:
+def offloaded_layers(model: nn.Module) -> dict[str, Any]:
+    """The layers that are offloaded, by their first path."""
     return {path: layer for path, layer in model.named_modules() if isinstance(layer, Offloaded)}
 
 
@@ -546,17 +361,18 @@ def _parameters(model: nn.Module, layers: Collection[nn.Module]) -> dict[str, nn
     return named
 
 
-def _spec(path: str, layer: Any, table: Table, optimizer: RowOptimizer) -> TableSpec:
-    if not isinstance(table, Table):
-        raise ConfigError(f"tables takes a penstock.embeddings.Table for {path!r}, got {table!r}")
-    return TableSpec(
-        name=table.name or path or type(layer).__name__,
-        width=layer.embedding_dim,
-        ids=table.ids,  # type: ignore[arg-type]  # it is checked there
-        size=layer.num_embeddings if table.ids == "dense" else None,
-        missing=table.missing if table.missing is not None else Init(),
-        optimizer=table.optimizer if table.optimizer is not None else optimizer,
-    )
+def shape(layer: Any) -> tuple[int, int]:
+    """Rows and width of a layer."""
+    return layer.num_embeddings, layer.embedding_dim
+
+
+def check_layers(model: nn.Module, layers: Mapping[str, Any], dense: str) -> None:
+    """Refuse layers that cannot be offloaded, and other parameters that cannot be shared."""
+    places = _places(model)
+    for path, layer in layers.items():
+        _check_layer(path, layer, places)
+    if dense == "shared":
+        _parameters(model, layers.values())
 
 
 def _places(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
@@ -570,7 +386,7 @@ def _places(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
 
 def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.Module]]]) -> None:
     kind = type(layer)
-    if kind not in _NATIVE:
+    if kind not in NATIVE:
         raise ConfigError(
             f"{path!r} is a {kind.__name__}, a class of its own below {kind.__mro__[1].__name__}, and only the two of "
             "torch.nn can be swapped: leave it native with tables={path: None}"
@@ -591,21 +407,32 @@ def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.
             )
 
 
-def _fill(store: TrainingStore, spec: TableSpec, layer: Any) -> None:
-    """Move the layer's rows into its table, of a placeholder the padding row, unless that was filled before."""
-    with store.filling(spec.name) as fill:
-        if not fill:
-            if not layer.weight.is_meta:
-                _log.info("table %r is there already: its rows are used, and those of the layer are not", spec.name)
-            return
-        if layer.weight.is_meta:
-            if layer.padding_idx is not None:
-                store.load(spec.name, np.array([layer.padding_idx]), np.zeros((1, spec.width), np.float32))
-            return
-        weight = layer.weight.detach()
-        for start in range(0, len(weight), CHUNK):
-            some = weight[start : start + CHUNK].cpu().contiguous().numpy()
-            store.load(spec.name, np.arange(start, start + len(some)), some)
+def own_rows(layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
+    """The rows that the layer has, in parts; None of a placeholder."""
+    return None if layer.weight.is_meta else _in_parts(layer.weight.detach())
+
+
+def _in_parts(weight: Tensor) -> Iterator[tuple[Ids, Rows]]:
+    for start in range(0, len(weight), CHUNK):
+        some = weight[start : start + CHUNK].cpu().contiguous().numpy()
+        yield np.arange(start, start + len(some)), some
+
+
+def known_rows(layer: Any) -> Iterable[tuple[Ids, Rows]]:
+    """The row of zeros that stands for padding."""
+    if layer.padding_idx is not None:
+        yield np.array([layer.padding_idx]), np.zeros((1, layer.embedding_dim), np.float32)
+
+
+def swap(
+    model: nn.Module, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
+) -> TorchRows:
+    """Have the layers look rows up in the tables."""
+    shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
+    tables = {path: _Gradients(path, specs[path], store, layer.weight) for path, layer in layers.items()}
+    for path, layer in layers.items():
+        _swap(layer, tables[path])
+    return TorchRows(model, store, tables, shared)
 
 
 def _swap(layer: Any, table: _Gradients) -> None:
@@ -623,26 +450,7 @@ def _put_back(layer: Any, weight: nn.Parameter) -> None:
     layer.register_parameter("weight", weight)
 
 
-def _checked_size(path: str, layer: Any, tables: Mapping[str, TableSpec]) -> int:
-    """The bytes of the layer's rows; EmbeddingError where it cannot have them back."""
-    spec, there = layer._table.spec, tables.get(layer._table.spec.name)
-    if there is None:
-        raise EmbeddingError(f"layer {path!r}: the store has no table {spec.name!r} any more")
-    if there.size is None:
-        raise EmbeddingError(f"layer {path!r}: its table takes any id, and no layer has rows for all of them")
-    if (layer.num_embeddings, layer.embedding_dim) != (there.size, there.width):
-        size = f"{layer.num_embeddings} x {layer.embedding_dim}"
-        raise EmbeddingError(f"layer {path!r} is {size}, and its table is {there.size} x {there.width}")
-    total: int = 4 * there.size * there.width
-    return total
-
-
 def _weight(layer: Any, device: torch.device) -> nn.Parameter:
     table = layer._table
-    size = layer.num_embeddings
-    weight = torch.empty(size, layer.embedding_dim)
-    array = weight.numpy()
-    for start in range(0, size, CHUNK):
-        ids = np.arange(start, min(start + CHUNK, size))
-        array[start : start + len(ids)] = table.store.fetch(table.spec.name, ids).rows
+    weight = torch.from_numpy(all_rows(table.store, table.spec))
     return nn.Parameter(weight.to(device), requires_grad=table.parameter.requires_grad)

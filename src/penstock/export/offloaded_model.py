@@ -1,4 +1,4 @@
-"""Export a model of PyTorch whose embedding rows lie in a training store: they are put into the graph.
+"""Export a model whose embedding rows lie in a training store: they are put into the graph.
 
 The model answers with its layers as they are trained, and only while the graph is written they are native and filled.
 """
@@ -8,18 +8,21 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock.embeddings.offloading import OffloadedRows, framework_of
 from penstock.errors import ConfigError, ExportRefused
+from penstock.export.class_names import class_names
+from penstock.export.keras_model import KerasExporter
 from penstock.export.torch_model import TorchExporter, exported_module
 from penstock.features.kinds import Ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.embeddings.torch_layers import OffloadedRows
+    from penstock.export.exporter import ModelExporter
     from penstock.features.feature_spec import Features
 
 
-def offloaded_exporter(rows: OffloadedRows, features: Features) -> OffloadedExporter:
+def offloaded_exporter(rows: OffloadedRows, features: Features) -> ModelExporter:
     """The exporter of the model of `rows`.
 
     Raises:
@@ -35,21 +38,20 @@ def offloaded_exporter(rows: OffloadedRows, features: Features) -> OffloadedExpo
                 "write Ids(size=...)"
             )
     rows.refresh()
-    return OffloadedExporter(exported_module(rows.model, offloaded=True), rows)
+    if "keras.Model" in class_names(rows.model):
+        return _KerasExporter(rows, features)
+    return _TorchExporter(rows, exported_module(rows.model, offloaded=True))
 
 
-class OffloadedExporter(TorchExporter):
-    """A model on the CPU, and the tables that it looks rows up in."""
+class _OffloadedExporter:
+    """Base of the exporters of models of which tables lie outside."""
 
-    def __init__(self, model: Any, rows: OffloadedRows) -> None:
-        super().__init__(model)
-        self._rows = rows
+    _model: Any
+    _rows: OffloadedRows
 
     @contextmanager
     def materialized(self, inline_limit: int) -> Iterator[None]:
         """Have every table in its layer."""
-        from penstock.embeddings.torch_layers import materialized
-
         for path, spec in self._rows.tables.items():
             count = self._rows.store.count(spec.name) if spec.size is None else spec.size
             size = 4 * count * spec.width
@@ -58,5 +60,17 @@ class OffloadedExporter(TorchExporter):
                 raise ExportRefused(f"{table}, and takes any id, of which most have no row that a graph could hold")
             if size > inline_limit:
                 raise ExportRefused(f"{table}, and inline_limit is {inline_limit}: raise it, or make the table smaller")
-        with materialized(self._model):
+        with framework_of(self._model).materialized(self._model):
             yield
+
+
+class _TorchExporter(_OffloadedExporter, TorchExporter):
+    def __init__(self, rows: OffloadedRows, model: Any) -> None:
+        super().__init__(model)
+        self._rows = rows
+
+
+class _KerasExporter(_OffloadedExporter, KerasExporter):
+    def __init__(self, rows: OffloadedRows, features: Features) -> None:
+        super().__init__(rows.model, features)
+        self._rows = rows
