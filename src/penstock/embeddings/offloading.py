@@ -208,6 +208,8 @@ def _leave() -> None:
 def _loaded() -> list[Framework]:
     """The frameworks that this process has loaded; where it has none yet, those that are installed."""
     there = [library for library in _LIBRARIES if library in sys.modules]
+    if there == ["keras", "torch"] and _keras_backend() == "torch":
+        there.remove("keras")
     found = there or [library for library in _LIBRARIES if importlib.util.find_spec(library) is not None]
     if not found:
         raise ConfigError("this needs PyTorch or Keras: pip install 'penstock[torch]' or 'penstock[keras]'")
@@ -215,8 +217,18 @@ def _loaded() -> list[Framework]:
 
 
 def _framework(library: str) -> Framework:
+    if library == "keras" and _keras_backend() != "tensorflow":
+        raise ConfigError(
+            f"Keras runs on the backend {_keras_backend()!r}, and rows can be offloaded on 'tensorflow': set "
+            "KERAS_BACKEND=tensorflow before keras is imported"
+        )
     module: Any = importlib.import_module(_LIBRARIES[library][1])
     return module  # type: ignore[no-any-return]  # modules have no type of their own
+
+
+def _keras_backend() -> str:
+    backend: str = importlib.import_module("keras").backend.backend()
+    return backend
 
 
 def framework_of(model: object) -> Framework:

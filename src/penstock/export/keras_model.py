@@ -37,9 +37,16 @@ def keras_exporter(model: Any, features: Features) -> KerasExporter:
     """The exporter of `model`.
 
     Raises:
-        ConfigError: Keras runs on another backend than TensorFlow.
+        ConfigError: Keras runs on another backend than TensorFlow, or rows of the model are in a training store.
     """
     import keras
+
+    for layer in model._flatten_layers():
+        if "penstock.Offloaded" in class_names(layer):
+            raise ConfigError(
+                f"layer {layer.name!r} has its rows in a training store: give save what penstock.embeddings.offload "
+                "returned, in place of the model"
+            )
 
     backend = keras.backend.backend()
     if backend != "tensorflow":

@@ -1,0 +1,783 @@
+"""Embedding layers of Keras, on TensorFlow, whose rows lie in a training store.
+
+Contract
+--------
+* A layer is swapped by its class: it stays the same object, in whatever model and list it is, and so does the model.
+  Neither a list of layers nor a graph of Keras knows of a second layer.
+* A lookup reads the distinct rows that it needs, by a Python function that the graph calls.  Its gradient leaves theirs
+  with the table, and a step sends them to the store.
+* The model's `train_step` ends in a step of the rows.  It comes after all that the train step has done, in eager
+  mode, in a graph and in a loop of a graph.
+* Ids reach the store as int64; floats are refused, as float32 holds no id beyond 2^24.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from penstock.embeddings.offloading import OffloadedRows, all_rows, check_finite, inside_placeholders
+from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.shared_parameters import SharedParameters
+from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore, summed
+from penstock.errors import ConfigError, EmbeddingError
+
+NATIVE: Final = (keras.layers.Embedding,)
+_KERAS_OWN: Final = {"_layers", "_functional", "_operations", "_operations_by_depth", "_nodes", "_nodes_by_depth"}
+"""Attributes in which Keras itself lists layers of a model once more."""
+_PARTS_KEPT: Final = 16
+"""Gradients of so many backward passes are added up, where no step takes them."""
+_UNSTEPPED: Final = 1000
+"""Backward passes without a step that are told of."""
+
+
+# -- placeholders -----------------------------------------------------------------------------------------------------
+
+
+class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may not be there where types are checked
+    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002  # as Keras has it
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:  # noqa: ARG002
+        raise EmbeddingError(
+            f"this Embedding, {self.name!r}, is a placeholder without rows: give its model to "
+            "penstock.embeddings.offload"
+        )
+
+
+def without_rows(own: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of a layer whose `build` makes no table, where no rows are given to it."""
+
+    def make(self: Any, *args: Any, **options: Any) -> None:  # Keras reads that name
+        own(self, *args, **options)
+        if inside_placeholders() and type(self) is keras.layers.Embedding and not self.built:
+            self.__class__ = _Placeholder
+            _set_build(self, _Placeholder.build)
+
+    return make
+
+
+def _set_build(layer: Any, build: Callable[..., None]) -> None:
+    """Have `layer.build`, which Keras keeps on the object, call another function."""
+    layer._own_build = layer.build
+    layer.build = functools.partial(build, layer)
+
+
+# -- the layers -------------------------------------------------------------------------------------------------------
+
+
+class _Gradients:
+    """The table of one layer, and the gradients that backward passes have left for it."""
+
+    def __init__(self, path: str, spec: TableSpec, store: TrainingStore, trouble: list[Exception]) -> None:
+        self.path = path
+        self.spec = spec
+        self.store = store
+        self.passes = 0
+        """Backward passes since the last step."""
+        self.anchor = keras.Variable(0.0, dtype="float32", name="rows")
+        """A tape follows a lookup because of this: rows come from no variable that it could know."""
+        self._trouble = trouble
+        self._parts: list[tuple[Ids, Rows]] = []
+        self._lock = threading.Lock()
+
+    def lookup(self, ids: Any, *, trained: bool) -> Any:
+        """The row of each id; where they are trained, a backward pass leaves their gradients here."""
+        # TensorFlow keeps what a gradient refers to until the process ends: no `self` in it.
+        width, take = self.spec.width, _called(self._take, self._trouble)
+        flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
+        types = [tf.float32, tf.int64, tf.int64]
+        rows, distinct, places = tf.numpy_function(_called(self._fetch, self._trouble), [flat], types)
+        rows.set_shape((None, width))
+        distinct.set_shape((None,))
+        places.set_shape((None,))
+        found = tf.reshape(tf.gather(rows, places), tf.concat([tf.shape(ids), [width]], axis=0))
+        found.set_shape((*ids.shape, width))
+        if not trained:
+            return found
+
+        @tf.custom_gradient  # type: ignore[untyped-decorator]
+        def watched(_: Any) -> Any:
+            def leave(upstream: Any) -> Any:
+                each = tf.reshape(upstream, [-1, width])
+                total = tf.math.unsorted_segment_sum(each, places, tf.size(distinct))
+                return tf.reshape(tf.numpy_function(take, [distinct, total], tf.float32), ())
+
+            return tf.identity(found), leave
+
+        return watched(self.anchor.value)
+
+    def _fetch(self, ids: Ids) -> tuple[Rows, Ids, Ids]:
+        distinct, places = np.unique(ids, return_inverse=True)
+        return self.store.fetch(self.spec.name, distinct).rows, distinct, places.astype(np.int64, copy=False)
+
+    def _take(self, ids: Ids, grads: Rows) -> Any:
+        with self._lock:
+            self._parts.append((ids.copy(), grads.copy()))  # the arrays are TensorFlow's
+            if len(self._parts) > _PARTS_KEPT:
+                self._parts = [_joined(self._parts)]
+            self.passes += 1
+            told = self.passes == _UNSTEPPED
+        if told:
+            _tell_unstepped(self.path, self.passes)
+        return np.float32(0.0)
+
+    def taken(self) -> tuple[Ids, Rows] | None:
+        """The distinct ids and their gradients, which are not kept; None where there are not any."""
+        with self._lock:
+            parts, self._parts, self.passes = self._parts, [], 0
+        return _joined(parts) if parts else None
+
+
+def _joined(parts: list[tuple[Ids, Rows]]) -> tuple[Ids, Rows]:
+    if len(parts) == 1:
+        return parts[0]
+    ids, grads = zip(*parts, strict=True)
+    return summed(np.concatenate(ids), np.concatenate(grads))
+
+
+def _tell_unstepped(path: str, passes: int) -> None:
+    warnings.warn(
+        f"layer {path!r} has the gradients of {passes} backward passes, and no step has taken them: call rows.step() "
+        "after each, as fit() of the model itself does",
+        stacklevel=2,
+    )
+
+
+def _called(method: Callable[..., Any], trouble: list[Exception]) -> Callable[..., Any]:
+    """A function that a graph may keep for ever: it keeps no table alive, and leaves its error in `trouble`."""
+    weak = weakref.WeakMethod(method)
+
+    def call(*arrays: Any) -> Any:
+        found = weak()
+        assert found is not None, "the layer that this graph calls has its table"
+        try:
+            return found(*arrays)
+        except Exception as error:
+            trouble[:] = [error]
+            raise
+
+    return call
+
+
+class Offloaded:
+    """Base of a layer whose rows are elsewhere."""
+
+    _table: _Gradients
+
+
+class _OffloadedEmbedding(Offloaded, keras.layers.Embedding):  # type: ignore[misc]
+    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002  # as Keras has it
+        self.built = True
+
+    @property
+    def embeddings(self) -> Any:
+        raise AttributeError(
+            f"layer {self._table.path!r} has its rows in a store: penstock.embeddings.restore gives it a weight"
+        )
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def call(self, inputs: Any) -> Any:
+        if not isinstance(inputs, tf.Tensor):
+            raise TypeError(f"layer {self._table.path!r}: ids are a dense tensor, got a {type(inputs).__name__}")
+        if not inputs.dtype.is_integer:
+            raise TypeError(
+                f"layer {self._table.path!r}: ids are integers, got {inputs.dtype.name}, which holds not every id: "
+                "write keras.Input(..., dtype='int64')"
+            )
+        return tf.cast(self._table.lookup(inputs, trained=self.trainable), self.compute_dtype)
+
+    def get_config(self) -> Any:
+        raise _not_saved(f"layer {self._table.path!r}")
+
+    def enable_lora(self, *_: Any, **__: Any) -> None:
+        raise ConfigError(f"layer {self._table.path!r} has its rows in a store, and LoRA needs them in the layer")
+
+    def save_own_variables(self, store: Any) -> None:
+        """Write nothing: `save_weights` has the weights that are the model's."""
+
+    def load_own_variables(self, store: Any) -> None:
+        if len(store.keys()):
+            raise EmbeddingError(
+                f"the file has rows for layer {self._table.path!r}, which has its own in a store: load it into the "
+                "model before it is offloaded, or restored"
+            )
+
+
+def _not_saved(what: str) -> EmbeddingError:
+    return EmbeddingError(
+        f"{what} has rows in a store, which no file or copy of Keras can take along: penstock.export.save(rows, ...) "
+        "saves the model with them, save_weights() the other weights, and restore(rows) gives the model its rows back"
+    )
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
+
+
+def _running(name: str) -> Callable[..., Any]:
+    """The method of Keras with that name, which raises what a lookup or a step has raised inside of a graph."""
+
+    def call(model: _OffloadedModel, *args: Any, **options: Any) -> Any:
+        with model._rows.running():
+            return getattr(super(_OffloadedModel, model), name)(*args, **options)
+
+    call.__name__ = name
+    return call
+
+
+class _OffloadedModel:
+    """Base of the class that a model has while its rows are elsewhere."""
+
+    _rows: KerasRows
+    _native: type
+
+    fit = _running("fit")
+    evaluate = _running("evaluate")
+    predict = _running("predict")
+    train_on_batch = _running("train_on_batch")
+    test_on_batch = _running("test_on_batch")
+    predict_on_batch = _running("predict_on_batch")
+
+    def compile(self, *args: Any, **options: Any) -> None:
+        own = super().compile  # type: ignore[misc]  # the class of Keras comes behind this one
+        if inspect.signature(own).bind(*args, **options).arguments.get("jit_compile") is True:
+            raise ConfigError("jit_compile=True: XLA compiles no lookup in a store; leave it 'auto'")
+        _check_no_strategy()
+        own(*args, **options)
+
+    def train_step(self, data: Any) -> Any:
+        _check_no_strategy()
+        optimizer: Any = getattr(self, "optimizer", None)
+        factor = optimizer.scale_loss(tf.constant(1.0)) if hasattr(optimizer, "scale_loss") else tf.constant(1.0)
+        logs = super().train_step(data)  # type: ignore[misc]
+        skips = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        self._rows.step_in_graph(1.0 / factor, skips_not_finite=skips)
+        return logs
+
+    @property
+    def trainable_variables(self) -> Any:
+        return super().trainable_variables or self._rows.anchors()  # type: ignore[misc]
+
+    @property
+    def trainable_weights(self) -> Any:
+        return super().trainable_weights or self._rows.anchors()  # type: ignore[misc]
+
+    def get_config(self) -> Any:
+        raise _not_saved("the model")
+
+    def save(self, *_: Any, **__: Any) -> None:
+        raise _not_saved("the model")
+
+    def export(self, *_: Any, **__: Any) -> None:
+        raise _not_saved("the model")
+
+
+def _check_no_strategy() -> None:
+    if tf.distribute.has_strategy() or keras.distribution.distribution() is not None:
+        raise ConfigError(
+            "tf.distribute and keras.distribution do not know of rows in a store: start a process for each device, "
+            "with dense='shared' over one shared: store"
+        )
+
+
+class _Rates(MutableMapping[str, float]):
+    """The learning rate of each table, by the layer's path."""
+
+    def __init__(self, specs: Mapping[str, TableSpec]) -> None:
+        self._specs = specs
+        self._rates = {path: spec.optimizer.lr for path, spec in specs.items()}
+
+    def __getitem__(self, path: str) -> float:
+        return self._rates[path]
+
+    def __setitem__(self, path: str, rate: float) -> None:
+        if path not in self._rates:
+            raise ConfigError(f"lr has no layer {path!r}; those are {', '.join(map(repr, self._rates))}")
+        if rate is None:
+            raise ConfigError(f"lr of {path!r} is a number, got None")
+        self._rates[path] = float(self._specs[path].check_lr(rate))
+
+    def __delitem__(self, path: str) -> None:
+        raise ConfigError(f"lr of {path!r} can be set, and not be taken away")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rates)
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def __repr__(self) -> str:
+        return repr(self._rates)
+
+
+class KerasRows(OffloadedRows):
+    """The tables of a model of Keras, and what takes steps for them."""
+
+    def __init__(
+        self,
+        model: Any,
+        store: TrainingStore,
+        tables: Mapping[str, _Gradients],
+        shared: _Shared | None,
+        trouble: list[Exception],
+    ) -> None:
+        super().__init__(model, store, tables)
+        self._shared = shared
+        self._trouble = trouble
+        self._steps = 0
+        self._runs = 0
+        self._lr = _Rates(self.tables)
+
+    @property
+    def lr(self) -> MutableMapping[str, float]:
+        """The learning rate of each path's table; one that is set holds from the next step on."""
+        return self._lr
+
+    def step(self, *, scale: float = 1.0) -> None:
+        """Have the store take a step for every row that has a gradient since the last step.
+
+        `fit` of the model does so at the end of each train step.  Where the other weights are shared, the store gets
+        what has changed in them since the last step, and they become what is there then.
+
+        Args:
+            scale: multiplies all gradients.
+
+        Raises:
+            ConfigError: the other weights are shared, and one that is not trained has changed, or one is new; nothing
+                was applied.
+            EmbeddingError: the model was restored.
+            FloatingPointError: a gradient or a shared weight is not finite; nothing was applied, and the gradients are
+                forgotten.
+        """
+        self._check_not_ended()
+        self.step_in_graph(scale)
+
+    def step_in_graph(self, scale: Any, *, skips_not_finite: bool = False) -> None:
+        """As `step`, now or, in a graph, behind all that is in it until here.
+
+        Args:
+            scale: a number, or a tensor of one.
+            skips_not_finite: whether a step is left out, and no error, where a gradient is not finite.
+        """
+        parameters, others = ([], []) if self._shared is None else self._shared.variables()
+        given = [tf.cast(scale, tf.float32), skips_not_finite, _flat(parameters, tf.float32), _flat(others, tf.float64)]
+        before: list[Any] = []
+        if not tf.executing_eagerly():
+            graph = tf.compat.v1.get_default_graph()
+            # Python in a function that the graph calls is not in the order that TensorFlow gives to Python beside it.
+            before = [operation for operation in graph.get_operations() if operation.op_def.is_stateful]
+        with tf.control_dependencies(before):
+            values = tf.numpy_function(_called(self._apply, self._trouble), given, tf.float32)
+        if self._shared is not None:
+            self._shared.put(values)
+
+    def _apply(self, scale: Any, skips_not_finite: Any, values: Rows, others: Any) -> Rows:
+        self._steps += 1
+        found = {path: gradients for path, table in self._gradients.items() if (gradients := table.taken()) is not None}
+        scaled = {path: (ids, grads * np.float32(scale)) for path, (ids, grads) in found.items()}
+        try:
+            for path, (ids, grads) in scaled.items():
+                check_finite(self._gradients[path].spec.name, ids, grads)
+            changes = None if self._shared is None else self._shared.changes(values, others)
+        except FloatingPointError:
+            if skips_not_finite:
+                return values
+            raise
+        for path, (ids, grads) in scaled.items():
+            self.store.apply(self._gradients[path].spec.name, ids, grads, lr=self.lr[path])
+        return values if self._shared is None or changes is None else self._shared.added(changes)
+
+    def refresh(self) -> None:
+        self._check_not_ended()
+        if self._shared is not None:
+            self._shared.take()
+
+    def anchors(self) -> list[Any]:
+        """What `fit` trains of a model that has no other weight: numbers whose gradient is 0."""
+        layers = self.layers().values() if self._runs else ()
+        return [layer._table.anchor for layer in layers if layer.trainable]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Raise in place of an error of TensorFlow what a function of ours has raised in its graph."""
+        self._tell_unstepped()
+        self._runs += 1
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._trouble:
+                raise self._trouble.pop() from None
+            raise
+        finally:
+            self._runs -= 1
+            self._trouble.clear()
+
+    def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
+        if not self.model.built:
+            _build(self.model, sample)
+        self._tell_unstepped()
+        tables = [all_rows(layer._table.store, layer._table.spec) for layer in layers.values()]
+        self.refresh()
+        for layer in layers.values():
+            _put_back(layer, tables.pop(0))
+        _swap_model(self.model, type(self.model)._native)
+
+    def _tell_unstepped(self) -> None:
+        if not self._steps:
+            for table in self._gradients.values():
+                if table.passes:
+                    _tell_unstepped(table.path, table.passes)
+                    return
+
+
+class _Shared:
+    """The other weights of a model, which are in the store too."""
+
+    def __init__(self, model: Any, store: TrainingStore, parameters: Mapping[str, Any]) -> None:
+        self._model = model
+        self._parameters = list(parameters.values())
+        self._others = [weight for weight in model.weights if not _among(weight, self._parameters)]
+        self._other_values = _flat(self._others, tf.float64).numpy()
+        shapes = {path: tuple(variable.shape) for path, variable in parameters.items()}
+        self._there = SharedParameters(store, shapes, _flat(self._parameters, tf.float32).numpy())
+        self.put(self._there.seen)
+
+    def variables(self) -> tuple[list[Any], list[Any]]:
+        """The weights that are shared, and those that may not change; ConfigError where there is a new one."""
+        for weight in self._model.weights:
+            if not _among(weight, self._parameters) and not _among(weight, self._others):
+                raise ConfigError(
+                    f"weight {weight.path!r} is new since the model was offloaded with dense='shared', so each process "
+                    "would train its own: change the model before"
+                )
+        return self._parameters, self._others
+
+    def take(self) -> None:
+        self.put(self._there.taken(_flat(self._parameters, tf.float32).numpy()))
+
+    def changes(self, values: Rows, others: Any) -> Rows:
+        if not np.array_equal(others, self._other_values, equal_nan=True):
+            ends = np.cumsum([int(np.prod(weight.shape)) for weight in self._others])
+            place = int(np.argmax(others != self._other_values))
+            raise ConfigError(_changed_weight(self._others[int(np.searchsorted(ends, place, side="right"))].path))
+        return self._there.changes(values)
+
+    def added(self, changes: Rows) -> Rows:
+        return self._there.added(changes).copy()  # TensorFlow keeps what it is given
+
+    def put(self, values: Any) -> None:
+        start = 0
+        for variable in self._parameters:
+            end = start + int(np.prod(variable.shape))
+            variable.assign(tf.reshape(values[start:end], variable.shape))
+            start = end
+
+
+def _among(weight: Any, weights: Iterable[Any]) -> bool:
+    return any(weight is one for one in weights)
+
+
+def _flat(variables: Iterable[Any], dtype: Any) -> Any:
+    parts = [tf.reshape(tf.cast(variable.value, dtype), [-1]) for variable in variables]
+    return tf.concat([tf.zeros([0], dtype), *parts], axis=0)
+
+
+def _changed_weight(path: str) -> str:
+    return (
+        f"a step changes the weight {path!r}, which is not trained and which each process has for itself, so "
+        "dense='shared' would train another model in each: use a layer without it, such as LayerNormalization"
+    )
+
+
+# -- offload and restore ----------------------------------------------------------------------------------------------
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that is offloaded already, or is trained in several places at once."""
+    if isinstance(model, _OffloadedModel):
+        raise ConfigError("the model is offloaded already: restore it, and offload all of its layers at once")
+    _check_no_strategy()
+
+
+def embedding_layers(model: Any) -> dict[str, Any]:
+    """The embedding layers by their first path; one that is offloaded already is none."""
+    return {
+        path: layer for path, layer in _walk(model) if isinstance(layer, NATIVE) and not isinstance(layer, Offloaded)
+    }
+
+
+def offloaded_layers(model: Any) -> dict[str, Any]:
+    """The layers that are offloaded, by their first path."""
+    return {path: layer for path, layer in _walk(model) if isinstance(layer, Offloaded)}
+
+
+def _walk(model: Any) -> Iterator[tuple[str, Any]]:
+    """Every layer by its first path: of attributes, keys, and positions, also those in `layers` of a model.
+
+    The names that Keras gives are no part of it, as they depend on what the process has made before.
+    """
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = [("", model)]
+    while waiting:
+        path, thing = waiting.pop()
+        before = f"{path}." if path else ""
+        found: list[tuple[str, Any]] = []
+        if isinstance(thing, keras.Layer):
+            if id(thing) in seen:
+                continue
+            seen.add(id(thing))
+            yield path, thing
+            if _is_functional(thing) or isinstance(thing, keras.Sequential):
+                found += [(f"{before}layers.{place}", layer) for place, layer in enumerate(thing.layers)]
+            found += [(f"{before}{name}", value) for name, value in vars(thing).items() if not _is_internal(name)]
+        elif isinstance(thing, dict):
+            found += [(f"{before}{key}", value) for key, value in thing.items()]
+        elif isinstance(thing, list | tuple):
+            found += [(f"{before}{place}", value) for place, value in enumerate(thing)]
+        waiting += [one for one in reversed(found) if isinstance(one[1], keras.Layer | dict | list | tuple)]
+
+
+def _is_internal(attribute: str) -> bool:
+    return attribute in _KERAS_OWN or attribute.startswith("_self_")  # so begin those of TensorFlow
+
+
+def _is_functional(model: Any) -> bool:
+    return "Functional" in {kind.__name__ for kind in type(model).__mro__}
+
+
+def check_layers(model: Any, layers: Mapping[str, Any], dense: str) -> None:
+    """Refuse layers that cannot be offloaded, and other weights that cannot be shared."""
+    everything = dict(_walk(model))
+    for path, layer in layers.items():
+        _check_layer(path, layer, everything)
+    for path, functional in everything.items():
+        if _is_functional(functional):
+            _check_floats(path, functional)
+    if dense == "shared":
+        _parameters(model, layers.values())
+
+
+def _check_layer(path: str, layer: Any, everything: Mapping[str, Any]) -> None:
+    if type(layer) not in {keras.layers.Embedding, _Placeholder}:
+        raise ConfigError(
+            f"{path!r} is a {type(layer).__name__}, a class of its own below Embedding, and only that of Keras can be "
+            "swapped: leave it native with tables={path: None}"
+        )
+    for what in ("embeddings_regularizer", "embeddings_constraint"):
+        if getattr(layer, what) is not None:
+            raise ConfigError(f"{path!r} has {what}, which reads all rows at each step: leave it out")
+    if layer.quantization_mode is not None:
+        raise ConfigError(f"{path!r} is quantized, and tables are float32: offload it before, or leave it native")
+    if layer.lora_rank is not None or layer.lora_enabled:
+        raise ConfigError(f"{path!r} has LoRA, which changes all rows at each step: leave it out, or the layer native")
+    if layer.variable_dtype != "float32":
+        raise ConfigError(f"{path!r} has rows of {layer.variable_dtype}, and tables are float32: set its dtype")
+    weight = vars(layer).get("_embeddings")
+    for other_path, other in everything.items():
+        if weight is not None and other is not layer and _among(weight, _own_weights(other)):
+            raise ConfigError(
+                f"{path!r} shares its weight with {other_path!r}, and only one of them would go on to change it: untie "
+                "them, or leave the layer native with tables={path: None}"
+            )
+
+
+def _own_weights(layer: Any) -> list[Any]:
+    """The weights of a layer, and not those of the layers in it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def _check_floats(path: str, functional: Any) -> None:
+    """Refuse an input of floats before ids: Keras would change them on the way, without a word."""
+    for node in itertools.chain.from_iterable(functional._nodes_by_depth.values()):
+        floats = [tensor for tensor in node.input_tensors if keras.backend.is_float_dtype(tensor.dtype)]
+        if floats and _takes_ids(node.operation):
+            raise ConfigError(
+                f"{path or 'the model'} gives {floats[0].dtype} to {node.operation.name!r} as ids, and no float holds "
+                "all of them: write keras.Input(..., dtype='int64')"
+            )
+
+
+def _takes_ids(layer: Any) -> bool:
+    """Whether the one input of a layer is of ids."""
+    if isinstance(layer, NATIVE):
+        return True
+    if isinstance(layer, keras.Sequential):
+        return bool(layer.layers) and _takes_ids(layer.layers[0])
+    if _is_functional(layer):
+        return len(layer.inputs) == 1 and keras.backend.is_int_dtype(layer.inputs[0].dtype)
+    return False
+
+
+def _parameters(model: Any, layers: Iterable[Any]) -> dict[str, Any]:
+    """The weights that are trained and are not rows of `layers`, by path; ConfigError where they cannot be shared."""
+    if not model.built:
+        raise ConfigError(
+            "dense='shared' shares the weights of a model that is built: call it once, on a keras.Input for each input"
+        )
+    rows = [vars(layer).get("_embeddings") for layer in layers]
+    named: dict[str, Any] = {}
+    for path, layer in _walk(model):
+        if getattr(layer, "moving_mean", None) is not None:
+            raise ConfigError(_changed_weight(f"{path}.moving_mean".lstrip(".")))
+        for variable in layer._trainable_variables:
+            name = f"{path}.{variable.name}".lstrip(".")
+            while name in named:
+                name += "_"
+            if not _among(variable, rows) and not _among(variable, named.values()):
+                named[name] = variable
+    for name, variable in named.items():
+        if variable.dtype != "float32":
+            raise ConfigError(f"weight {name!r} is {variable.dtype}, and dense='shared' takes float32 alone")
+    return named
+
+
+def shape(layer: Any) -> tuple[int, int]:
+    """Rows and width of a layer."""
+    return layer.input_dim, layer.output_dim
+
+
+def own_rows(layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
+    """The rows that the layer has, in parts; None of one that is not built."""
+    weight = vars(layer).get("_embeddings")
+    return None if weight is None else _in_parts(weight.value)
+
+
+def _in_parts(weight: Any) -> Iterator[tuple[Ids, Rows]]:
+    for start in range(0, weight.shape[0], CHUNK):
+        some = weight[start : start + CHUNK].numpy()
+        yield np.arange(start, start + len(some)), some
+
+
+def known_rows(_: Any) -> Iterable[tuple[Ids, Rows]]:
+    """None: the row of id 0 is masked, and it is a row like others."""
+    return ()
+
+
+def swap(
+    model: Any, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
+) -> KerasRows:
+    """Have the layers look rows up in the tables."""
+    shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
+    trouble: list[Exception] = []
+    tables = {path: _Gradients(path, specs[path], store, trouble) for path in layers}
+    for path, layer in layers.items():
+        _swap(layer, tables[path])
+    for _, part in reversed(list(_walk(model))):  # a model in another one comes first
+        if isinstance(part, keras.Sequential) and _takes_ids(part):
+            _have_int64(part)
+    rows = KerasRows(model, store, tables, shared, trouble)
+    native = type(model)
+    own = {"_rows": rows, "_native": native, "__module__": native.__module__, "__qualname__": native.__qualname__}
+    _swap_model(model, types.new_class(native.__name__, (_OffloadedModel, native), {}, lambda body: body.update(own)))
+    return rows
+
+
+@contextmanager
+def materialized(model: Any) -> Iterator[None]:
+    """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
+    layers = offloaded_layers(model)
+    tables = {path: layer._table for path, layer in layers.items()}
+    offloaded = type(model)
+    try:
+        for layer in layers.values():
+            _put_back(layer, all_rows(layer._table.store, layer._table.spec))
+        model.__class__ = offloaded._native
+        yield
+    finally:
+        model.__class__ = offloaded
+        for path, layer in layers.items():
+            if not isinstance(layer, Offloaded):
+                _swap(layer, tables[path])
+
+
+def _swap_model(model: Any, kind: type) -> None:
+    model.__class__ = kind
+    if getattr(model, "compiled", False):
+        model.jit_compile = False
+    model.train_function = model.test_function = model.predict_function = None  # they have the layers in their graphs
+
+
+def _swap(layer: Any, table: _Gradients) -> None:
+    if "_embeddings" in vars(layer):
+        del layer._embeddings
+    if "_own_build" not in vars(layer):
+        _set_build(layer, _OffloadedEmbedding.build)
+    layer.__class__ = _OffloadedEmbedding
+    layer._table = table
+    layer.supports_jit = False
+
+
+def _put_back(layer: Any, rows: Rows) -> None:
+    del layer._table
+    layer.__class__ = keras.layers.Embedding
+    layer.build = layer._own_build
+    del layer._own_build
+    layer.supports_jit = True
+    layer.built = False
+    layer._tracker.unlock()
+    initializer = layer.embeddings_initializer
+    layer.embeddings_initializer = lambda *_, **__: tf.constant(rows)
+    try:
+        layer.build(None)
+    finally:
+        layer.embeddings_initializer = initializer
+
+
+def _have_int64(model: Any) -> None:
+    """Give a Sequential model, whose input Keras makes float32 where nobody says what it is, one of int64."""
+    first = model._layers[0]
+    if isinstance(first, keras.layers.InputLayer):
+        if first.dtype != "int64":
+            model._layers = [keras.layers.InputLayer(batch_shape=first.batch_shape, dtype="int64"), *model.layers]
+            model._functional = None
+            model.build(first.batch_shape)
+        return
+    own = model.build
+
+    @functools.wraps(own)
+    def build(input_shape: Any = None) -> None:
+        plain = isinstance(input_shape, list | tuple) and all(isinstance(size, int | None) for size in input_shape)
+        if plain and not isinstance(model._layers[0], keras.layers.InputLayer):
+            model._layers = [keras.layers.InputLayer(batch_shape=tuple(input_shape), dtype="int64"), *model.layers]
+        own(input_shape)
+
+    model.build = build
+
+
+def _build(model: Any, sample: Any) -> None:
+    """Make the weights of the layers that have none yet.
+
+    Raises:
+        ConfigError: there is no sample, or the model takes none like it.
+    """
+    if sample is None:
+        raise ConfigError("the model is not built yet, so restore needs a sample: a batch, or the dataset")
+    if isinstance(sample, tf.data.Dataset):
+        sample = sample.element_spec
+        if isinstance(sample, tuple):
+            sample = sample[0]
+    if isinstance(model, keras.Sequential) and isinstance(sample, Mapping) and len(sample) == 1:
+        (sample,) = sample.values()
+    try:
+        model(keras.tree.map_structure(_symbolic, sample))
+    except Exception as error:  # the model is the user's, and may raise anything
+        raise ConfigError(f"the model cannot be built from sample: {type(error).__name__}: {error}") from error
+
+
+def _symbolic(part: Any) -> Any:
+    if not hasattr(part, "shape"):
+        part = np.asarray(part)
+    dtype = keras.backend.standardize_dtype(part.dtype)
+    return keras.KerasTensor((None, *tuple(part.shape)[1:]), dtype)

@@ -1,0 +1,885 @@
+"""Embedding layers of Keras whose rows lie in a training store: swapped, trained, restored, saved."""
+
+import collections
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+tf = pytest.importorskip("tensorflow")
+keras = pytest.importorskip("keras")
+
+import penstock as ps  # noqa: E402
+from penstock import embeddings as emb  # noqa: E402
+from penstock import features as f  # noqa: E402
+from penstock.embeddings import offloading  # noqa: E402
+from penstock.embeddings.keras_layers import Offloaded  # noqa: E402
+from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
+from penstock.errors import ConfigError, EmbeddingError  # noqa: E402
+from penstock.export.exporter import GraphSignature  # noqa: E402
+from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
+from penstock.export.offloaded_model import offloaded_exporter  # noqa: E402
+
+SIZE, WIDTH, MANY = 50, 4, 3
+ROWS = [{"user": place % SIZE, "item": place * 7 % SIZE} for place in range(64)]
+LABELS = np.cos(np.arange(64.0, dtype=np.float32))[:, None]
+BOTH = ps.Features({"user": f.Ids(size=SIZE), "item": f.Ids(size=SIZE)}).fit(ROWS)
+USER = ps.Features({"user": f.Ids(size=SIZE)}).fit(ROWS)
+FAR = np.array([2**24 + 1, 2**31 + 5, 2**40 + 7, 2**24, 3], np.int64)
+
+
+def known(ids, phase=0):
+    """Row i of a table is f(i), another for each column and each phase."""
+    columns = np.arange(WIDTH)
+    return np.sin(np.asarray(ids)[:, None] * (columns + 1) + phase).astype(np.float32)
+
+
+def table(phase=0, size=SIZE, **options):
+    return keras.layers.Embedding(size, WIDTH, **options)
+
+
+def head():
+    return keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(0.3))
+
+
+def flat():
+    return keras.layers.Flatten()
+
+
+class TwoTables(keras.Model):
+    """Subclassed: a table in a list, one in a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.towers = [{"table": table()}, table()]
+        self.head = head()
+
+    def call(self, inputs):
+        first, second = self.towers
+        return self.head(keras.ops.concatenate([first["table"](inputs["user"]), second(inputs["item"])], axis=1))
+
+
+class OneTable(keras.Model):
+    def __init__(self, *, twice=False):
+        super().__init__()
+        self._user, self.head, self.twice = table(), head(), twice
+
+    def call(self, inputs):
+        first = self._user(inputs["user"])
+        return self.head(keras.ops.concatenate([first, self._user(inputs["item"])], axis=1) if self.twice else first)
+
+
+class Around(keras.Model):
+    """Subclassed around another model."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.shift = inner, keras.layers.Rescaling(1.0, 0.5)
+
+    def call(self, inputs):
+        return self.shift(self.inner(inputs))
+
+
+class Lookup(keras.layers.Layer):
+    """A layer of one's own with tables in a tuple."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.parts = tuple(table() for _ in range(count))
+
+    def call(self, user, item):
+        parts = self.parts if len(self.parts) == 2 else (*self.parts, *self.parts)
+        return keras.ops.concatenate([part(ids) for part, ids in zip(parts, (user, item), strict=True)], axis=1)
+
+
+def inputs_of(*names):
+    return {name: keras.Input((), dtype="int64", name=name) for name in names}
+
+
+def functional(count, *, twice=False):
+    given = inputs_of("user", "item") if count == 2 or twice else inputs_of("user")
+    layers = [table() for _ in range(count)] * (2 if twice else 1)
+    parts = [layer(ids) for layer, ids in zip(layers, given.values(), strict=True)]
+    return keras.Model(given, head()(keras.layers.Concatenate()(parts) if len(parts) > 1 else parts[0]))
+
+
+def subclassed_in_functional(count):
+    given = inputs_of("user", "item")
+    return keras.Model(given, head()(Lookup(count)(**given)))
+
+
+MODELS = {
+    "sequential, one, unbuilt": (USER, lambda: keras.Sequential([table(), flat(), head()]), ["layers.0"]),
+    "sequential, one, built": (
+        USER,
+        lambda: keras.Sequential([keras.Input((), dtype="int64"), table(), flat(), head()]),
+        ["layers.0"],
+    ),
+    "functional, one": (USER, lambda: functional(1), ["layers.1"]),
+    "functional, two": (BOTH, lambda: functional(2), ["layers.2", "layers.3"]),
+    "functional, twice": (BOTH, lambda: functional(1, twice=True), ["layers.2"]),
+    "subclassed, one": (USER, OneTable, ["_user"]),
+    "subclassed, two": (BOTH, TwoTables, ["towers.0.table", "towers.1"]),
+    "subclassed, twice": (BOTH, lambda: OneTable(twice=True), ["_user"]),
+    "functional in subclassed, one": (USER, lambda: Around(functional(1)), ["inner.layers.1"]),
+    "functional in subclassed, two": (BOTH, lambda: Around(functional(2)), ["inner.layers.2", "inner.layers.3"]),
+    "functional in subclassed, twice": (BOTH, lambda: Around(functional(1, twice=True)), ["inner.layers.2"]),
+    "sequential in subclassed, one": (
+        USER,
+        lambda: Around(keras.Sequential([table(), flat(), head()])),
+        ["inner.layers.0"],
+    ),
+    "subclassed in functional, two": (
+        BOTH,
+        lambda: subclassed_in_functional(2),
+        ["layers.2.parts.0", "layers.2.parts.1"],
+    ),
+    "subclassed in functional, twice": (BOTH, lambda: subclassed_in_functional(1), ["layers.2.parts.0"]),
+}
+"""Features, what makes the model, and the paths of its tables; a subclassed one is tried built and unbuilt."""
+
+
+def taken(features, rows=ROWS):
+    """What the model takes: a Sequential of one input takes its tensor."""
+    return features.encode(rows)
+
+
+def fed(model, inputs):
+    sequential = isinstance(getattr(model, "inner", model), keras.Sequential)
+    return next(iter(inputs.values())) if sequential else inputs
+
+
+def embeddings_in(model):
+    return offloading.framework_of(model).embedding_layers(model)
+
+
+def offloaded_with_known_rows(make, features, paths, *, built, store="memory:", **options):
+    model = make()
+    if built:
+        model(fed(model, {name: array[:1] for name, array in features.encode(ROWS).items()}))
+        for phase, (path, layer) in enumerate(embeddings_in(model).items()):
+            assert path == paths[phase]
+            layer.set_weights([known(range(SIZE), phase)])
+    rows = emb.offload(model, store, optimizer=emb.SGD(lr=0.5), **options)
+    assert list(rows.tables) == paths
+    if not built:
+        for phase, path in enumerate(paths):
+            rows.store.load(path, np.arange(SIZE), known(range(SIZE), phase))
+    return rows
+
+
+CASES = [
+    pytest.param(*MODELS[name], built, id=f"{name}{', built' * built}")
+    for name in MODELS
+    for built in (False, True)
+    if not (built and name.startswith("sequential, one, built"))
+    and (built or not name.startswith(("functional, ", "sequential, one, built")))
+]
+
+
+ALONE = """
+import sys
+sys.modules["keras"] = sys.modules["penstock"] = None
+import numpy as np, tensorflow as tf
+
+for line in sys.stdin:
+    folder = line.strip()
+    model = tf.saved_model.load(folder + "/saved_model")
+    columns = np.load(folder + "/columns.npz")
+    (answer,) = model.signatures["serving_default"](**{name: tf.constant(columns[name]) for name in columns}).values()
+    np.save(folder + "/answer.npy", answer)
+    print("answered", flush=True)
+"""
+
+
+class TensorFlowAlone:
+    """A process where neither Keras nor Penstock can be imported."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ALONE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def answer(self, folder, rows):
+        """What the SavedModel in the folder answers to raw rows."""
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        np.savez(folder / "columns.npz", **columns)
+        self.process.stdin.write(f"{folder}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "answered\n"
+        return np.load(folder / "answer.npy")
+
+
+@pytest.fixture(scope="module")
+def alone():
+    process = TensorFlowAlone()
+    yield process
+    process.process.communicate()
+
+
+@pytest.mark.parametrize(("features", "make", "paths", "built"), CASES)
+def test_a_model_is_offloaded_trained_saved_and_restored(features, make, paths, built, alone, tmp_path):
+    keras.utils.set_random_seed(0)
+    rows = offloaded_with_known_rows(make, features, paths, built=built)
+    inputs = fed(rows.model, features.encode(ROWS))
+    before = rows.store.fetch(paths[0], np.arange(SIZE)).rows
+    rows.model.compile(optimizer=keras.optimizers.SGD(0.01), loss="mse")
+    rows.model.fit(inputs, LABELS, batch_size=16, epochs=5, verbose=0)
+    after = {path: rows.store.fetch(path, np.arange(SIZE)).rows for path in paths}
+    asked = [row["user"] for row in ROWS]
+    assert (np.abs(after[paths[0]] - before).max(axis=1) > 0).tolist() == [user in asked for user in range(SIZE)]
+    expected = rows.model.predict(inputs, verbose=0)
+
+    exporter = offloaded_exporter(rows, features)
+    answer = exporter.answer(features.encode(ROWS))
+    assert np.allclose(answer.arrays[0], expected, atol=1e-6)
+    outputs = describe_outputs(name_outputs(answer, ["out"]), answer.arrays, len(ROWS))
+    with exporter.materialized(2**20):
+        assert not offloading.framework_of(rows.model).offloaded_layers(rows.model)
+        exporter.write("saved_model", tmp_path, GraphSignature(features.inputs, outputs, features.encode(ROWS)))
+    rows_of_all_ids = [{"user": place, "item": SIZE - 1 - place} for place in range(SIZE)]
+    raw = [{name: row[name] for name in features.columns} for row in rows_of_all_ids]
+    expected = rows.model.predict(fed(rows.model, features.encode(raw)), verbose=0)
+    assert np.allclose(alone.answer(tmp_path, raw), expected, rtol=1e-5, atol=1e-6)
+    check_no_python(tmp_path / "saved_model")
+    check_inlined_once(tmp_path / "saved_model", len(paths))
+
+    rows.model.fit(inputs, LABELS, batch_size=16, epochs=1, verbose=0)
+    expected = rows.model.predict(inputs, verbose=0)
+    native = emb.restore(rows)
+    assert native is rows.model
+    assert type(native).__mro__[0].__module__ != "penstock.embeddings.keras_layers"
+    assert np.allclose(native.predict(inputs, verbose=0), expected, atol=1e-6)
+    assert list(embeddings_in(native)) == paths
+    check_weights(native, len(paths))
+
+
+def check_no_python(saved_model):
+    """No operation of the graph, in any function of it, calls Python or has a resource of ours."""
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    graph = (
+        saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes()).meta_graphs[0].graph_def
+    )
+    ops = {node.op for node in graph.node} | {node.op for one in graph.library.function for node in one.node_def}
+    assert "ResourceGather" in ops or "GatherV2" in ops
+    assert not [name for name in ops if "PyFunc" in name or "NumpyFunction" in name]
+
+
+def check_inlined_once(saved_model, tables):
+    """The variables have each table, and the graph none."""
+    found = [shape for _, shape in tf.train.list_variables(str(saved_model / "variables" / "variables"))]
+    assert found.count([SIZE, WIDTH]) == tables
+    assert (saved_model / "saved_model.pb").stat().st_size < 200_000
+
+
+def check_weights(model, tables):
+    """The model has exactly the rows of its tables and the two weights of its head, wherever Keras lists them."""
+    own = [weight for weight in model.weights if weight.shape == (SIZE, WIDTH)]
+    assert len(own) == tables
+    assert len(model.weights) == tables + 2
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+
+
+def bags():
+    """The model of two tables that the page has: one id, and a weighted bag of many."""
+    user = keras.Input((), dtype="int64", name="user")
+    words, weight = keras.Input((MANY,), dtype="int64", name="words"), keras.Input((MANY,), name="words_weight")
+    bag = keras.ops.sum(table()(words) * keras.ops.expand_dims(weight, -1), axis=1)
+    both = keras.layers.Concatenate()([table()(user), bag])
+    return keras.Model({"user": user, "words": words, "words_weight": weight}, keras.layers.Dense(1)(both))
+
+
+def batches(count, size=16):
+    random = np.random.default_rng(0)
+    inputs = {
+        "user": random.integers(0, SIZE, count * size),
+        "words": random.integers(0, SIZE, (count * size, MANY)),
+        "words_weight": random.random((count * size, MANY)).astype(np.float32),
+    }
+    return inputs, random.normal(size=(count * size, 1)).astype(np.float32)
+
+
+def same_weights(one, other):
+    other.set_weights(one.get_weights())
+    return other
+
+
+class OwnTrainStep(keras.Model):
+    def train_step(self, data):
+        inputs, wanted = data
+        with tf.GradientTape() as tape:
+            loss = keras.ops.mean(keras.ops.square(self(inputs, training=True) - wanted))
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return {"loss": loss}
+
+
+class InAGraph(keras.Model):
+    """Calls its layers in a graph of its own."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    @tf.function
+    def graph(self, inputs):
+        return self.inner(inputs)
+
+    def call(self, inputs):
+        return self.graph(inputs)
+
+
+def with_own_train_step():
+    model = bags()
+    return OwnTrainStep(model.input, model.output)
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (bags, {}),
+        (bags, {"run_eagerly": True}),
+        (bags, {"steps_per_execution": 5}),
+        (with_own_train_step, {}),
+        (lambda: InAGraph(bags()), {}),
+    ],
+    ids=["graph", "eager", "five steps at once", "own train step", "graph in a graph"],
+)
+def test_fit_trains_rows_as_native_layers_are_trained(make, options):
+    epochs = 1 if "run_eagerly" in options else 4
+    native = make()
+    inputs, wanted = batches(24)
+    native({name: array[:1] for name, array in inputs.items()})
+    twin = make()
+    twin({name: array[:1] for name, array in inputs.items()})
+    rows = emb.offload(same_weights(native, twin), "memory:", optimizer=emb.SGD(lr=0.1))
+    for model in (native, twin):
+        model.compile(keras.optimizers.SGD(0.1), "mse", **options)
+        model.fit(
+            inputs, wanted, batch_size=16, epochs=epochs, shuffle=False, verbose=0, validation_data=(inputs, wanted)
+        )
+    emb.restore(rows)
+    for ours, theirs in zip(twin.get_weights(), native.get_weights(), strict=True):
+        assert np.abs(ours - theirs).max() < 1e-5
+
+
+class Counted(MemoryTrainingStore):
+    """A store that keeps what it was asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def fetch(self, table, ids):
+        self.calls.append("fetch")
+        return super().fetch(table, ids)
+
+    def apply(self, table, ids, grads, lr=None):
+        self.calls.append("apply")
+        super().apply(table, ids, grads, lr)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_each_train_step_ends_in_one_step_of_the_rows_before_the_next_lookup(steps):
+    store = Counted()
+    rows = emb.offload(functional(1), store, optimizer=emb.SGD(lr=0.1))
+    rows.model.compile("sgd", "mse", steps_per_execution=steps)
+    store.calls.clear()
+    rows.model.fit(USER.encode(ROWS), LABELS, batch_size=16, epochs=2, verbose=0, class_weight=None)
+    assert store.calls == ["fetch", "apply"] * 8
+    store.calls.clear()
+    rows.model.evaluate(USER.encode(ROWS), LABELS, verbose=0)
+    rows.model.predict(USER.encode(ROWS), verbose=0)
+    rows.model(USER.encode(ROWS))
+    rows.step()
+    assert set(store.calls) == {"fetch"}
+
+
+def test_a_model_of_tables_alone_is_trained_and_has_no_other_weight():
+    given = inputs_of("user", "item")
+    model = keras.Model(given, keras.layers.Dot(1)([table()(given["user"]), table()(given["item"])]))
+    rows = emb.offload(model, "memory:", optimizer=emb.Adagrad(lr=0.5))
+    model.compile("adam", "mse")
+    first, *_, last = model.fit(BOTH.encode(ROWS), LABELS, epochs=30, verbose=0).history["loss"]
+    assert last < first / 2
+    assert model.weights == model.trainable_weights == []
+    emb.restore(rows)
+    assert len(model.trainable_weights) == 2
+
+
+def test_rates_are_by_path_and_hold_from_the_next_step_on():
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=0.1))
+    assert dict(rows.lr) == {"layers.2": 0.1, "layers.3": 0.1}
+    assert repr(rows.lr) == "{'layers.2': 0.1, 'layers.3': 0.1}"
+    rows.model.compile("sgd", "mse")
+
+    def moved():
+        before = {path: rows.store.fetch(path, np.arange(SIZE)).rows for path in rows.tables}
+        rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)
+        return [bool((rows.store.fetch(path, np.arange(SIZE)).rows != before[path]).any()) for path in before]
+
+    assert moved() == [True, True]
+    rows.lr["layers.2"] = np.float32(0)
+    assert moved() == [False, True]
+    for path, rate, words in [
+        ("layers.9", 1.0, "lr has no layer 'layers.9'; those are 'layers.2', 'layers.3'"),
+        ("layers.2", -1.0, "lr must be 0 or more"),
+        ("layers.2", None, "a number"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            rows.lr[path] = rate
+    with pytest.raises(ConfigError, match="can be set"):
+        del rows.lr["layers.2"]
+
+
+def test_a_loop_with_a_tape_takes_steps_by_itself_and_is_told_where_it_takes_none():
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=0.5))
+    optimizer = keras.optimizers.SGD(0.01)
+    batch = {name: tf.constant(array) for name, array in BOTH.encode(ROWS).items()}
+
+    def epoch(*, steps):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((rows.model(batch, training=True) - LABELS) ** 2)
+        optimizer.apply(tape.gradient(loss, rows.model.trainable_variables), rows.model.trainable_variables)
+        if steps:
+            rows.step()
+        return float(loss)
+
+    for _ in range(40):
+        epoch(steps=False)
+    assert rows.store.count("layers.2") == SIZE  # those that the layer had
+    before = rows.store.fetch("layers.2", np.arange(SIZE)).rows
+    with pytest.warns(UserWarning, match=r"layer 'layers.2' has the gradients of 40 backward passes.*rows.step\(\)"):
+        rows.model.predict(batch, verbose=0)
+    assert (rows.store.fetch("layers.2", np.arange(SIZE)).rows == before).all()
+    with warnings.catch_warnings(action="error"):
+        first, *_, last = [epoch(steps=True) for _ in range(40)]
+        epoch(steps=False)
+        rows.model.predict(batch, verbose=0)
+    assert last < first / 2
+
+
+def test_gradients_of_passes_between_two_steps_are_added_up_and_forgotten_by_the_step():
+    store = MemoryTrainingStore()
+    rows = emb.offload(functional(1), store, optimizer=emb.SGD(lr=1.0))
+    ids = tf.constant([3, 3, 5])
+    before = store.fetch("layers.1", np.array([3, 4, 5])).rows
+    for _ in range(40):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(rows.model.layers[1](ids))
+        tape.gradient(total, [])
+    rows.step(scale=0.5)
+    rows.step()
+    moved = before - store.fetch("layers.1", np.array([3, 4, 5])).rows
+    assert np.allclose(moved, np.array([[40.0], [0.0], [20.0]]) * np.ones(WIDTH), atol=1e-5)
+
+
+def test_a_thousand_passes_without_a_step_are_told_of_once():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    gradients = rows.model.layers[1]._table
+    take = (np.array([1]), np.zeros((1, WIDTH), np.float32))
+    with pytest.warns(UserWarning, match="1000 backward passes") as told:
+        collections.deque((gradients._take(*take) for _ in range(1001)), maxlen=0)
+    assert len(told) == 1
+
+
+def test_a_gradient_that_is_not_finite_changes_no_table():
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=0.5))
+    rows.model.compile("sgd", "mse")
+    before = {path: rows.store.fetch(path, np.arange(SIZE)).rows for path in rows.tables}
+    with pytest.raises(FloatingPointError, match=r"table 'layers.2': no finite gradient for the ids 0, 1, 2, 3, 4"):
+        rows.model.fit(BOTH.encode(ROWS), np.full((64, 1), np.nan), shuffle=False, verbose=0)
+    assert all((rows.store.fetch(path, np.arange(SIZE)).rows == before[path]).all() for path in before)
+
+
+def test_of_mixed_precision_the_scaled_gradients_are_scaled_back_and_a_step_that_overflows_is_left_out():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    finally:
+        keras.config.set_dtype_policy(before)
+    rows.model.compile(keras.optimizers.SGD(0.0), "mse")
+    assert type(rows.model.optimizer).__name__ == "LossScaleOptimizer"
+    first = rows.store.fetch("layers.1", np.array([3])).rows
+    kernel = rows.model.layers[-1].kernel.numpy()[:, 0]
+    out = float(rows.model({"user": np.array([3])})[0, 0])
+    rows.model.train_on_batch({"user": np.array([3])}, np.array([[out + 0.5]], np.float32))
+    assert np.allclose(rows.store.fetch("layers.1", np.array([3])).rows, first + kernel, atol=0.01)
+    later = rows.store.fetch("layers.1", np.array([3])).rows
+    rows.model.train_on_batch({"user": np.array([3])}, np.array([[1e30]], np.float32))
+    assert (rows.store.fetch("layers.1", np.array([3])).rows == later).all()
+
+
+def test_a_mask_reaches_the_next_layer_and_frozen_rows_are_read_only():
+    given = keras.Input((MANY,), dtype="int64", name="words")
+    model = keras.Model({"words": given}, head()(keras.layers.GlobalAveragePooling1D()(table(mask_zero=True)(given))))
+    inputs = {"words": np.array([[3, 0, 0], [3, 4, 0]])}
+    expected = model.predict(inputs, verbose=0)
+    model.layers[1].trainable = False
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert np.allclose(model.predict(inputs, verbose=0), expected)
+    model.compile("sgd", "mse")
+    before = rows.store.fetch("layers.1", np.arange(SIZE)).rows
+    model.fit(inputs, np.ones((2, 1)), verbose=0)
+    assert (rows.store.fetch("layers.1", np.arange(SIZE)).rows == before).all()
+    emb.restore(rows)
+    assert not model.layers[1].trainable
+    assert len(model.trainable_weights) == 2
+
+
+def test_what_is_no_train_step_of_the_model_itself_takes_no_step_and_is_told_of():
+    inner = functional(1)
+    rows = emb.offload(inner, "memory:", optimizer=emb.SGD(lr=1.0))
+    given = inputs_of("user")
+    outer = keras.Model(given, inner(given))
+    outer.compile("sgd", "mse")
+    outer.fit(USER.encode(ROWS), LABELS, verbose=0)
+    with pytest.warns(UserWarning, match="as fit\\(\\) of the model itself does"):
+        emb.restore(rows)
+
+
+# -- ids --------------------------------------------------------------------------------------------------------------
+
+
+def any_ids(path):
+    return {path: emb.Table(ids="any", missing=emb.zeros())}
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_sequential_without_an_input_keeps_ids_whole(called_before):
+    model = keras.Sequential([table(), flat(), head()])
+    if called_before:
+        model(tf.constant([1]))
+        assert model.inputs[0].dtype == "float32"
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.5), tables=any_ids("layers.0"))
+    rows.store.load("layers.0", FAR, known(FAR))
+    model.compile("sgd", "mse")
+    model.fit(FAR, np.ones(5), batch_size=2, verbose=0)
+    assert model.inputs[0].dtype == "int64"
+    there = np.concatenate([ids for ids, _ in rows.store.scan("layers.0")])
+    assert set(there.tolist()) == {*FAR.tolist(), *range(SIZE * called_before)}
+    answers = model.predict(FAR, verbose=0)
+    assert len(set(answers.ravel().tolist())) == 5
+
+
+def test_a_sequential_first_in_another_or_around_a_model_of_ids_keeps_them_whole():
+    given = keras.Input((), dtype="int64")
+    inner = keras.Model(given, head()(table()(given)))
+    for model, path in [
+        (keras.Sequential([keras.Sequential([table(), flat()]), head()]), "layers.0.layers.0"),
+        (keras.Sequential([inner]), "layers.0.layers.1"),
+    ]:
+        rows = emb.offload(model, Counted(), optimizer=emb.SGD(lr=0.5), tables=any_ids(path))
+        model.predict(FAR, verbose=0)
+        with pytest.raises(EmbeddingError, match="any id"):
+            emb.restore(rows)
+        assert model.inputs[0].dtype == "int64"
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64"])
+def test_ids_of_every_integer_dtype_reach_the_store_as_int64(dtype):
+    class Asked(MemoryTrainingStore):
+        def fetch(self, table, ids):
+            asked.append(ids)
+            return super().fetch(table, ids)
+
+    asked = []
+    rows = emb.offload(functional(1), Asked(), optimizer=emb.SGD(lr=0.5))
+    rows.model.layers[1](tf.constant([[4, 2], [4, 4]], dtype))
+    assert asked[0].dtype == np.int64
+    assert asked[0].tolist() == [2, 4]
+
+
+def test_ids_that_are_none_are_refused_by_the_layers_path():
+    given = keras.Input((), name="user")
+    with pytest.raises(ConfigError, match=r"gives float32 to .* as ids.*keras.Input\(..., dtype='int64'\)"):
+        emb.offload(keras.Model(given, head()(table()(given))), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    layer = rows.model.layers[1]
+    with pytest.raises(TypeError, match=r"layer 'layers.1': ids are integers, got float32"):
+        layer(tf.constant([1.0]))
+    with pytest.raises(TypeError, match=r"layer 'layers.1': ids are integers, got bool"):
+        layer(tf.constant([True]))
+    with pytest.raises(IndexError, match=r"table 'layers.1': id 50 is not from 0 to 49"):
+        layer(tf.constant([50]))
+    with pytest.raises(IndexError, match=r"table 'layers.1': id -1 is not from 0 to 49"):
+        rows.model.predict({"user": np.array([-1])}, verbose=0)
+    assert layer(tf.zeros((0,), tf.int64)).shape == (0, WIDTH)
+    assert layer(tf.constant([[1]])).shape == (1, 1, WIDTH)
+
+
+# -- placeholders -----------------------------------------------------------------------------------------------------
+
+
+def test_a_placeholder_makes_no_table_wherever_it_is_built():
+    with emb.placeholders():
+        layer, of_rows = table(), table(2, size=2, weights=np.ones((2, WIDTH)))
+        huge = functional(1)
+        huge.layers[1].input_dim = 2**40
+    layer.build((None,))
+    assert layer.weights == []
+    assert len(of_rows.weights) == 1
+    with pytest.raises(
+        EmbeddingError, match=r"is a placeholder without rows: give its model to penstock.embeddings.off"
+    ):
+        layer(tf.constant([1]))
+    rows = emb.offload(huge, "memory:", optimizer=emb.SGD(lr=1.0), tables={"layers.1": emb.Table(missing=emb.zeros())})
+    assert float(huge({"user": tf.constant([2**39])})[0, 0]) == 0.0
+    assert rows.store.count("layers.1") == 0
+    assert len(table().weights) == 0
+    assert type(table()) is keras.layers.Embedding
+
+
+MEMORY = """
+import os, resource, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+from penstock import embeddings as emb
+
+with emb.placeholders():
+    given = keras.Input((), dtype="int64")
+    model = keras.Model(given, keras.layers.Dense(1)(keras.layers.Embedding(int(sys.argv[1]), 64)(given)))
+rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+model.compile("sgd", "mse")
+model.fit(np.arange(999), np.ones(999), verbose=0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_placeholder_of_2_to_the_40_rows_takes_no_more_memory_than_of_1000():
+    few, many = (
+        int(subprocess.run([sys.executable, "-c", MEMORY, str(size)], check=True, capture_output=True).stdout)
+        for size in (1000, 2**40)
+    )
+    assert many - few < 100 * 1024
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+class Special(keras.layers.Embedding):
+    pass
+
+
+def of(layer):
+    given = keras.Input((), dtype="int64", name="user")
+    return keras.Model({"user": given}, head()(layer(given)))
+
+
+def quantized():
+    model = of(table())
+    model.layers[1].quantize("int8")
+    return model
+
+
+def tied():
+    model = OneTable()
+    model({"user": tf.constant([1])})
+    with keras.src.utils.tracking.DotNotTrackScope():
+        model.head._kernel = model._user._embeddings
+    model.head._tracker.unlock()
+    model.head._track_variable(model._user._embeddings)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: of(table(embeddings_regularizer="l2")), "has embeddings_regularizer"),
+        (lambda: of(table(embeddings_constraint="non_neg")), "has embeddings_constraint"),
+        (lambda: of(table(lora_rank=2)), "has LoRA"),
+        (quantized, "is quantized"),
+        (lambda: of(Special(SIZE, WIDTH)), "is a Special, a class of its own below Embedding"),
+        (lambda: of(table(dtype="float16")), "rows of float16"),
+        (tied, "'_user' shares its weight with 'head'"),
+        (lambda: keras.Sequential([head()]), "no embedding layer to offload"),
+    ],
+)
+def test_a_layer_that_no_store_could_stand_for_is_refused_and_nothing_is_changed(make, words):
+    model = make()
+    weights = len(model.weights)
+    with pytest.raises(ConfigError, match=words):
+        emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert len(model.weights) == weights
+    assert not offloading.framework_of(model).offloaded_layers(model)
+
+
+def test_a_layer_stays_native_where_tables_says_so_and_names_are_known():
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=1.0), tables={"layers.3": None})
+    assert list(rows.tables) == ["layers.2"]
+    assert len(rows.model.layers[3].weights) == 1
+    with pytest.raises(ConfigError, match="offloaded already"):
+        emb.offload(rows.model, "memory:", optimizer=emb.SGD(lr=1.0))
+    with pytest.raises(ConfigError, match=r"tables names 'user', .* those are 'layers.1'"):
+        emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0), tables={"user": None})
+
+
+def test_xla_is_left_out_and_refused_where_it_is_asked_for():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    assert rows.model.jit_compile is False
+    for arguments in ({"jit_compile": True}, {"jit_compile": True, "run_eagerly": False}):
+        with pytest.raises(ConfigError, match="jit_compile=True: XLA compiles no lookup"):
+            rows.model.compile("sgd", "mse", **arguments)
+
+
+def test_a_distribution_strategy_is_refused_before_and_after():
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    with strategy.scope(), pytest.raises(ConfigError, match=r"tf.distribute"):
+        emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    with strategy.scope(), pytest.raises(ConfigError, match=r"tf.distribute"):
+        rows.model.compile("sgd", "mse")
+
+
+def test_another_backend_is_refused():
+    pytest.importorskip("torch")
+    program = """if True:
+        import keras
+        from penstock import embeddings as emb
+        model = keras.Sequential([keras.Input((), dtype="int64"), keras.layers.Embedding(3, 2)])
+        try:
+            emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+        except Exception as error:
+            print(type(error).__name__, error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "KERAS_BACKEND": "torch"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("ConfigError Keras runs on the backend 'torch'")
+
+
+# -- saving by Keras --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras has it from TensorFlow
+@pytest.mark.parametrize("make", [lambda: functional(1), OneTable], ids=["functional", "subclassed"])
+def test_keras_saves_the_other_weights_and_no_model(make, tmp_path):
+    model = make()
+    model({"user": tf.constant([1])})
+    native_file = tmp_path / "native.weights.h5"
+    model.save_weights(native_file)
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    words = "has rows in a store, which no file or copy of Keras can take along: penstock.export.save"
+    for copy in (
+        lambda: model.save(tmp_path / "model.keras"),
+        lambda: keras.saving.save_model(model, tmp_path / "model.keras"),
+        lambda: model.export(tmp_path / "exported"),
+        lambda: keras.models.clone_model(model),
+        lambda: model.to_json(),
+    ):
+        with pytest.raises(EmbeddingError, match=words):
+            copy()
+    kernel = np.full((WIDTH, 1), 7.0)
+    dense_layer = model.layers[-1]
+    bias = dense_layer.bias.numpy()
+    dense_layer.set_weights([kernel, bias])
+    model.save_weights(tmp_path / "dense.weights.h5")
+    dense_layer.set_weights([kernel * 2, bias])
+    model.load_weights(tmp_path / "dense.weights.h5")
+    assert (dense_layer.kernel.numpy() == kernel).all()
+    with pytest.raises(Exception, match="the file has rows for layer"):
+        model.load_weights(native_file)
+    assert "OffloadedEmbedding" in repr(model.layers[-2]) or "OffloadedEmbedding" in repr(vars(model).get("_user"))
+    emb.restore(rows)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras", custom_objects={"OneTable": OneTable})
+    assert np.allclose(again.predict(USER.encode(ROWS), verbose=0), model.predict(USER.encode(ROWS), verbose=0))
+
+
+# -- restore ----------------------------------------------------------------------------------------------------------
+
+
+def unbuilt():
+    with emb.placeholders():
+        return emb.offload(TwoTables(), "memory:", optimizer=emb.SGD(lr=1.0))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda: BOTH.encode(ROWS[:1]),
+        lambda: BOTH.encode(ROWS),
+        lambda: {"user": tf.constant([1, 2]), "item": tf.constant([3, 4])},
+        lambda: BOTH.tf_dataset([{**row, "y": 1.0} for row in ROWS], label="y"),
+        lambda: BOTH.tf_dataset(ROWS),
+    ],
+    ids=["one row", "encoded", "tensors", "dataset with labels", "dataset"],
+)
+def test_a_model_that_was_never_built_is_restored_from_a_sample(sample):
+    rows = unbuilt()
+    with pytest.raises(ConfigError, match="not built yet, so restore needs a sample"):
+        emb.restore(rows)
+    with pytest.raises(ConfigError, match="cannot be built from sample: "):
+        emb.restore(rows, sample={"nothing": np.zeros(1)})
+    assert list(rows.layers()) == ["towers.0.table", "towers.1"]
+    model = emb.restore(rows, sample())
+    check_weights(model, 2)
+    rule = emb.init().rows(np.arange(SIZE), WIDTH, "towers.1")
+    assert (model.towers[1].embeddings.numpy() == rule).all()
+
+
+def test_a_sequential_that_was_never_built_is_restored_with_an_input_of_int64():
+    for sample in ({"user": np.array([1])}, np.array([1]), USER.tf_dataset(ROWS).map(lambda x: x["user"])):
+        rows = emb.offload(keras.Sequential([table(), flat(), head()]), "memory:", optimizer=emb.SGD(lr=1.0))
+        model = emb.restore(rows, sample=sample)
+        assert model.inputs[0].dtype == "int64"
+        check_weights(model, 1)
+
+
+def test_a_restore_that_fails_leaves_the_model_offloaded(monkeypatch):
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=1.0))
+    monkeypatch.setattr(offloading, "available_memory", lambda: 4 * SIZE * WIDTH)
+    with pytest.raises(EmbeddingError, match=r"layer 'layers.3': with its rows the tables take 1600 bytes"):
+        emb.restore(rows)
+    monkeypatch.undo()
+    assert all(isinstance(layer, Offloaded) for layer in rows.layers().values())
+    emb.restore(rows)
+    for call in (rows.step, rows.refresh, lambda: emb.restore(rows)):
+        with pytest.raises(EmbeddingError, match="the model was restored"):
+            call()
+
+
+def test_a_restored_model_is_trained_on_natively_and_offloaded_once_more():
+    model = functional(1)
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    model.compile("sgd", "mse")
+    model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    emb.restore(rows)
+    model.compile("sgd", "mse")
+    before = model.layers[1].get_weights()[0]
+    model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    after = model.layers[1].get_weights()[0]
+    assert (before != after).any()
+    again = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert (again.store.fetch("layers.1", np.arange(SIZE)).rows == after).all()
+    model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert (again.store.fetch("layers.1", np.arange(SIZE)).rows != after).any()
+
+
+def test_nothing_keeps_a_table_that_no_model_has():
+    import gc
+    import weakref
+
+    model = functional(1)
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    model.compile("sgd", "mse")
+    model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    store = weakref.ref(rows.store)
+    del model, rows
+    keras.backend.clear_session()
+    gc.collect()
+    assert store() is None
