@@ -19,7 +19,7 @@ from penstock import features as f  # noqa: E402
 from penstock.embeddings import offloading  # noqa: E402
 from penstock.embeddings.keras_layers import Offloaded  # noqa: E402
 from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
-from penstock.errors import ConfigError, EmbeddingError  # noqa: E402
+from penstock.errors import ConfigError, EmbeddingError, ExportRefused, TableMismatch  # noqa: E402
 from penstock.export.exporter import GraphSignature  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
 from penstock.export.offloaded_model import offloaded_exporter  # noqa: E402
@@ -64,8 +64,8 @@ class TwoTables(keras.Model):
 
 
 class OneTable(keras.Model):
-    def __init__(self, *, twice=False):
-        super().__init__()
+    def __init__(self, *, twice=False, **options):
+        super().__init__(**options)
         self._user, self.head, self.twice = table(), head(), twice
 
     def call(self, inputs):
@@ -791,7 +791,7 @@ def test_keras_saves_the_other_weights_and_no_model(make, tmp_path):
     dense_layer.set_weights([kernel * 2, bias])
     model.load_weights(tmp_path / "dense.weights.h5")
     assert (dense_layer.kernel.numpy() == kernel).all()
-    with pytest.raises(Exception, match="the file has rows for layer"):
+    with pytest.raises(EmbeddingError, match=r"the file has rows for layer .* only the other weights were loaded"):
         model.load_weights(native_file)
     assert "OffloadedEmbedding" in repr(model.layers[-2]) or "OffloadedEmbedding" in repr(vars(model).get("_user"))
     emb.restore(rows)
@@ -883,3 +883,187 @@ def test_nothing_keeps_a_table_that_no_model_has():
     keras.backend.clear_session()
     gc.collect()
     assert store() is None
+
+
+# -- weights that are shared ------------------------------------------------------------------------------------------
+
+
+def shared(folder, make=lambda: functional(1), **options):
+    return emb.offload(make(), f"shared:{folder}", optimizer=emb.SGD(lr=0.5), dense="shared", **options)
+
+
+def test_the_other_weights_are_shared_and_each_step_adds_what_changed_here(tmp_path):
+    keras.utils.set_random_seed(1)
+    first = shared(tmp_path / "rows")
+    keras.utils.set_random_seed(2)
+    second = shared(tmp_path / "rows")
+    kernels = [rows.model.layers[-1].kernel for rows in (first, second)]
+    assert (kernels[0].numpy() == kernels[1].numpy()).all()
+    begun = kernels[0].numpy().copy()
+    kernels[0].assign_add(np.full((WIDTH, 1), 0.25))
+    kernels[1].assign_add(np.full((WIDTH, 1), 0.5))
+    first.step()
+    second.step()
+    assert np.allclose(kernels[1].numpy(), begun + 0.75)
+    first.refresh()
+    assert (kernels[0].numpy() == kernels[1].numpy()).all()
+    for rows in (first, second):
+        rows.model.compile(keras.optimizers.SGD(0.1), "mse")
+        rows.model.fit(USER.encode(ROWS), LABELS, batch_size=8, epochs=2, verbose=0)
+    first.refresh()
+    answers = [rows.model.predict(USER.encode(ROWS), verbose=0) for rows in (first, second)]
+    assert (answers[0] == answers[1]).all()
+    saver = shared(tmp_path / "rows")
+    assert (saver.model.predict(USER.encode(ROWS), verbose=0) == answers[0]).all()
+    assert (emb.restore(saver).predict(USER.encode(ROWS), verbose=0) == answers[0]).all()
+
+
+def test_steps_of_one_process_with_shared_weights_are_those_without(tmp_path):
+    trained = []
+    for dense in ("own", "shared"):
+        keras.utils.set_random_seed(1)
+        rows = emb.offload(bags(), f"shared:{tmp_path / dense}", optimizer=emb.SGD(lr=0.1), dense=dense)
+        rows.model.compile(keras.optimizers.SGD(0.1), "mse", steps_per_execution=3)
+        rows.model.fit(*batches(12), batch_size=16, shuffle=False, verbose=0)
+        trained.append(emb.restore(rows).get_weights())
+    for own, theirs in zip(*trained, strict=True):
+        assert np.allclose(own, theirs, atol=1e-6)
+
+
+def with_norm():
+    given = inputs_of("user")
+    return keras.Model(given, head()(keras.layers.BatchNormalization()(table()(given["user"]))))
+
+
+class Counting(keras.layers.Layer):
+    """Changes a weight that is not trained."""
+
+    def build(self, _):
+        self.seen = self.add_weight(shape=(), trainable=False, initializer="zeros", name="seen")
+
+    def call(self, inputs):
+        self.seen.assign_add(1.0)
+        return inputs
+
+
+def with_counting():
+    given = inputs_of("user")
+    return keras.Model(given, head()(Counting()(table()(given["user"]))))
+
+
+def test_weights_that_cannot_be_shared_are_refused(tmp_path):
+    for make, words in [
+        (with_norm, r"the weight 'layers.2.moving_mean', which is not trained"),
+        (OneTable, "shares the weights of a model that is built"),
+    ]:
+        with pytest.raises(ConfigError, match=words):
+            shared(tmp_path / "none", make)
+    assert not (tmp_path / "none").exists()
+    rows = shared(tmp_path / "rows", with_counting)
+    rows.model.compile("sgd", "mse")
+    with pytest.raises(ConfigError, match=r"a step changes the weight 'counting.*/seen'"):
+        rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    rows = shared(tmp_path / "other")
+    rows.model.layers[-1].kernel.assign(np.full((WIDTH, 1), np.nan))
+    with pytest.raises(FloatingPointError, match=r"parameter 'layers.2.kernel' is not finite"):
+        rows.step()
+    with pytest.raises(TableMismatch, match=r"the store has the parameters of another model: layers.2.kernel \[4, 1\]"):
+        shared(tmp_path / "other", lambda: keras.Sequential([keras.Input((), dtype="int64"), table(name="x"), head()]))
+
+
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+
+def trained(make, features, store="memory:", **options):
+    with emb.placeholders():
+        rows = emb.offload(make(), store, optimizer=emb.Adagrad(lr=0.3), **options)
+    rows.model.compile("adam", "mse")
+    rows.model.fit(fed(rows.model, features.encode(ROWS)), LABELS, verbose=0)
+    return rows
+
+
+def test_an_artifact_answers_as_the_model_and_refuses_an_id_alone(tmp_path):
+    rows = trained(lambda: functional(2), BOTH)
+    report = ps.export.save(rows, tmp_path / "artifact", features=BOTH, probes=ROWS[:8], check=ROWS[8:])
+    assert report.rows == len(ROWS)
+    assert list(rows.layers()) == ["layers.2", "layers.3"]
+    asked = [{"user": user, "item": SIZE - 1 - user} for user in range(SIZE)]
+    expected = rows.model.predict(BOTH.encode(asked), verbose=0)
+    unknown = [{"user": SIZE, "item": 0}, {"user": 0, "item": -1}]
+    with ps.export.load(tmp_path / "artifact", trust=True).configured(inline=True).blocking() as service:
+        answers = service.predict_many([*asked, *unknown], return_exceptions=True)
+    assert np.allclose([answer["output"] for answer in answers[:SIZE]], expected, rtol=1e-5, atol=1e-5)
+    assert all(isinstance(answer, ps.InvalidItem) for answer in answers[SIZE:])
+    rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)
+
+
+def test_a_sequential_that_only_fit_has_built_is_saved(tmp_path):
+    rows = trained(lambda: keras.Sequential([table(), flat(), head()]), USER)
+    assert ps.export.save(rows, tmp_path / "artifact", features=USER, probes=ROWS[:8]).rows >= 8
+
+
+def test_a_save_builds_a_model_that_was_never_called(tmp_path):
+    rows = unbuilt()
+    assert ps.export.save(rows, tmp_path / "artifact", features=BOTH, probes=ROWS[:8]).rows >= 8
+    assert isinstance(rows.model.towers[1], Offloaded)
+
+
+def test_what_no_graph_could_hold_is_refused_and_the_model_stays_as_it_was(tmp_path):
+    rows = trained(lambda: functional(1), USER)
+
+    def save(model, features=USER, **options):
+        ps.export.save(model, tmp_path / "artifact", features=features, probes=ROWS[:8], **options)
+
+    with pytest.raises(ConfigError, match="has its rows in a training store: give save what"):
+        save(rows.model)
+    with pytest.raises(ExportRefused, match="'user' is Ids without a size"):
+        save(rows, ps.Features({"user": f.Ids()}).fit(ROWS))
+    with pytest.raises(ExportRefused, match=rf"layer 'layers.1' has {SIZE} rows, 800 bytes, and inline_limit is 100"):
+        save(rows, inline_limit=100)
+    free = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0), tables=any_ids("layers.1"))
+    with pytest.raises(ExportRefused, match="takes any id"):
+        save(free)
+    assert not (tmp_path / "artifact").exists()
+    assert list(rows.layers()) == ["layers.1"]
+    emb.restore(rows)
+    with pytest.raises(ConfigError, match="the model was restored and has its rows back"):
+        save(rows)
+    save(rows.model)
+
+
+PEAK = """
+import os, resource, sys
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import keras
+import numpy as np
+import penstock as ps
+from penstock import embeddings as emb, features as f
+from penstock.export.exporter import GraphSignature
+from penstock.export.naming import describe_outputs
+from penstock.export.offloaded_model import offloaded_exporter
+
+size = int(sys.argv[1])
+with emb.placeholders():
+    given = keras.Input((), dtype="int64", name="user")
+    model = keras.Model(given, keras.layers.Dense(1)(keras.layers.Embedding(size, 64)(given)))
+rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+features = ps.Features({"user": f.Ids(size=size)})
+asked = features.encode([{"user": 1}, {"user": 2}])
+exporter = offloaded_exporter(rows, features)
+outputs = describe_outputs(["out"], exporter.answer(asked).arrays, 2)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+from pathlib import Path
+with exporter.materialized(2**31):
+    exporter.write("saved_model", Path(sys.argv[2]), GraphSignature(features.inputs, outputs, asked))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_save_takes_at_most_five_times_the_memory_of_what_is_inlined(tmp_path):
+    size = 2**19
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(size), str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    inlined = size * 64 * 4
+    assert int(done.stdout) * 1024 < 5 * inlined
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1.1 * inlined

@@ -160,7 +160,10 @@ def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: emb.offload("x", "memory:", optimizer=SGD), "offload takes a torch.nn.Module or a keras.Model, got 'x'"),
+        (
+            lambda: emb.offload("x", "memory:", optimizer=SGD),
+            "offload takes a torch.nn.Module or a keras.Model, got 'x'",
+        ),
         (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store takes the URL of a training store, or one, got 3"),
         (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer takes SGD, Adagrad or"),
         (lambda: emb.restore(Towers()), "restore takes what offload returned"),

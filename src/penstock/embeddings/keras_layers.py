@@ -89,17 +89,18 @@ class _Gradients:
         """Backward passes since the last step."""
         self.anchor = keras.Variable(0.0, dtype="float32", name="rows")
         """A tape follows a lookup because of this: rows come from no variable that it could know."""
-        self._trouble = trouble
+        self.trouble = trouble
+        """The error of a lookup or a step, of whichever table: a graph raises another in its place."""
         self._parts: list[tuple[Ids, Rows]] = []
         self._lock = threading.Lock()
 
     def lookup(self, ids: Any, *, trained: bool) -> Any:
         """The row of each id; where they are trained, a backward pass leaves their gradients here."""
         # TensorFlow keeps what a gradient refers to until the process ends: no `self` in it.
-        width, take = self.spec.width, _called(self._take, self._trouble)
+        width, take = self.spec.width, _called(self._take, self.trouble)
         flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
         types = [tf.float32, tf.int64, tf.int64]
-        rows, distinct, places = tf.numpy_function(_called(self._fetch, self._trouble), [flat], types)
+        rows, distinct, places = tf.numpy_function(_called(self._fetch, self.trouble), [flat], types)
         rows.set_shape((None, width))
         distinct.set_shape((None,))
         places.set_shape((None,))
@@ -209,11 +210,19 @@ class _OffloadedEmbedding(Offloaded, keras.layers.Embedding):  # type: ignore[mi
         """Write nothing: `save_weights` has the weights that are the model's."""
 
     def load_own_variables(self, store: Any) -> None:
-        if len(store.keys()):
-            raise EmbeddingError(
-                f"the file has rows for layer {self._table.path!r}, which has its own in a store: load it into the "
-                "model before it is offloaded, or restored"
-            )
+        if len(store.keys()):  # Keras tries once more, elsewhere in the file, after an error that is raised here
+            self._table.trouble[:] = [
+                EmbeddingError(
+                    f"the file has rows for layer {self._table.path!r}, which has its own in a store, and only the "
+                    "other weights were loaded: load it before the model is offloaded, or after it is restored"
+                )
+            ]
+
+    def __repr__(self) -> str:
+        return f"<OffloadedEmbedding name={self.name}, table={self._table.spec.name!r}>"
+
+
+_OffloadedEmbedding.__name__ = "Embedding"  # files of weights have places by that name
 
 
 def _not_saved(what: str) -> EmbeddingError:
@@ -249,6 +258,7 @@ class _OffloadedModel:
     train_on_batch = _running("train_on_batch")
     test_on_batch = _running("test_on_batch")
     predict_on_batch = _running("predict_on_batch")
+    load_weights = _running("load_weights")
 
     def compile(self, *args: Any, **options: Any) -> None:
         own = super().compile  # type: ignore[misc]  # the class of Keras comes behind this one
@@ -335,7 +345,7 @@ class KerasRows(OffloadedRows):
     ) -> None:
         super().__init__(model, store, tables)
         self._shared = shared
-        self._trouble = trouble
+        self.trouble = trouble
         self._steps = 0
         self._runs = 0
         self._lr = _Rates(self.tables)
@@ -379,7 +389,7 @@ class KerasRows(OffloadedRows):
             # Python in a function that the graph calls is not in the order that TensorFlow gives to Python beside it.
             before = [operation for operation in graph.get_operations() if operation.op_def.is_stateful]
         with tf.control_dependencies(before):
-            values = tf.numpy_function(_called(self._apply, self._trouble), given, tf.float32)
+            values = tf.numpy_function(_called(self._apply, self.trouble), given, tf.float32)
         if self._shared is not None:
             self._shared.put(values)
 
@@ -413,16 +423,17 @@ class KerasRows(OffloadedRows):
     def running(self) -> Iterator[None]:
         """Raise in place of an error of TensorFlow what a function of ours has raised in its graph."""
         self._tell_unstepped()
+        self.trouble.clear()
         self._runs += 1
         try:
             yield
         except tf.errors.OpError:
-            if self._trouble:
-                raise self._trouble.pop() from None
-            raise
+            if not self.trouble:
+                raise
         finally:
             self._runs -= 1
-            self._trouble.clear()
+        if self.trouble:
+            raise self.trouble.pop()
 
     def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
         if not self.model.built:
