@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 NODE := .venv-node
+CONSUMERS := .venv-consumers
 NODE_FRONT := examples/node_front
 TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
@@ -27,7 +28,7 @@ PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/lis
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-embeddings bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks consumers check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-embeddings bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -137,6 +138,18 @@ frameworks: $(FRAMEWORKS)/.installed  ## an environment with PyTorch, TensorFlow
 
 test-export: $(FRAMEWORKS)/.installed quick  ## the tests with models of those frameworks, over a compiled build
 	PYTHONPATH=$(CURDIR)/build/quick $(FRAMEWORKS)/bin/python tests/run.py -n $(JOBS) $(if $(filter 1,$(NIGHT)),-m 'not soak') tests/export bench/test_embeddings.py
+
+# Without what it installs it goes on with the others, and names what it left out.
+consumers: $(FRAMEWORKS)/.installed  ## hold the table of who reads a SavedModel to TensorFlow, TFLite, TensorFlow.js: 3 GB, then two minutes
+	-@$(MAKE) --no-print-directory $(CONSUMERS)/.installed
+	TF_CPP_MIN_LOG_LEVEL=3 $(FRAMEWORKS)/bin/python tests/consumers/compare.py
+
+# tensorflow-hub imports pkg_resources, which asks for an old setuptools; ydf is the release that this was tried with.
+$(CONSUMERS)/.installed: | node
+	$(PYTHON) -m venv --clear $(CONSUMERS)
+	$(CONSUMERS)/bin/pip install --quiet 'tensorflowjs==4.22.0' 'ydf==0.11.0' 'setuptools<81'
+	npm install --silent --prefix $(CONSUMERS) @tensorflow/tfjs@4.22.0
+	touch $@
 
 compiled: build/compiled/.built  ## build in build/compiled what an install makes
 
@@ -264,6 +277,6 @@ pictures: $(STAMP)  ## draw the pictures of the documentation from the sources, 
 	$(BIN)/python docs/plots.py --write
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) $(FRAMEWORKS) $(NODE) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
+	rm -rf $(VENV) $(FRAMEWORKS) $(NODE) $(CONSUMERS) build dist bench/build bench/results .pytest_cache .mypy_cache .ruff_cache .hypothesis src/penstock.egg-info \
 		src/penstock/server/pages/assets clients/typescript/node_modules clients/typescript/dist clients/typescript/build \
 		$(NODE_FRONT)/node_modules $(NODE_FRONT)/dist
