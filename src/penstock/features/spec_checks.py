@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from penstock.errors import ConfigError
@@ -68,11 +68,15 @@ def _check_input_names(kinds: Mapping[str, Kind], join: str | None) -> None:
         for name, kind in kinds.items()
         if getattr(kind, "many", None) is not None and not is_float(kind)
     ]
+    _check_names_once(names)
     if join is not None:
         checked_name("join", join)
         if not joined:
             raise ConfigError(f"join={join!r} has nothing to join: no feature is a number or one-hot")
-        names = [(name, what) for name, what in names if name not in joined] + [(join, f"join={join!r}")]
+        _check_names_once([*((name, what) for name, what in names if name not in joined), (join, f"join={join!r}")])
+
+
+def _check_names_once(names: Sequence[tuple[str, str]]) -> None:
     taken: dict[str, str] = {}
     for name, what in names:
         if name in taken:
