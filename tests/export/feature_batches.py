@@ -43,7 +43,7 @@ def forms(draw, *, key=False, sized=True):
     options = {"one_hot": form in ("one_hot", "counts"), "key_only": form == "key"}
     if form in ("many", "counts"):
         options |= {"many": draw(st.integers(1, 3)), "weights": draw(st.sampled_from([None, "w"]))}
-    return options, [f.EMPTY] if form != "id" else []
+    return options
 
 
 @st.composite
@@ -57,7 +57,7 @@ def numerics(draw, column):
 
 @st.composite
 def bucketized(draw, column, **form):
-    options, empty = draw(forms(**form))
+    options = draw(forms(**form))
     if draw(st.booleans()):
         cuts = st.lists(
             st.sampled_from([-1.0, 0.0, 0.1, 0.5, 2.0**-126, 1e30, 9.0]), min_size=1, max_size=4, unique=True
@@ -65,14 +65,14 @@ def bucketized(draw, column, **form):
         options["boundaries"] = sorted(draw(cuts))
     else:
         options["quantiles"] = draw(st.integers(2, 4))
-    missing = draw(optional(st.sampled_from([*empty, f.MEAN, 0.5])))
+    missing = draw(optional(st.sampled_from([f.EMPTY, f.MEAN, 0.5])))
     return f.Bucketized(**options, missing=missing, ignore=draw(ignored([-1, 9.0])), column=column)
 
 
 @st.composite
 def hashed(draw, column, **form):
-    options, empty = draw(forms(**form))
-    missing = draw(optional(st.sampled_from([*empty, "gone", 9])))
+    options = draw(forms(**form))
+    missing = draw(optional(st.sampled_from([f.EMPTY, "gone", 9])))
     return f.Hashed(
         draw(st.integers(1, 9)), **options, missing=missing, ignore=draw(ignored(["", "?", -1, 9.0])), column=column
     )
@@ -80,7 +80,7 @@ def hashed(draw, column, **form):
 
 @st.composite
 def vocabularies(draw, column, **form):
-    options, empty = draw(forms(**form))
+    options = draw(forms(**form))
     values = None
     if draw(st.booleans()):
         values = options["values"] = draw(st.lists(st.sampled_from(STRINGS), min_size=1, max_size=5, unique=True))
@@ -88,19 +88,19 @@ def vocabularies(draw, column, **form):
         options |= {"max_size": draw(st.integers(1, 5)), "min_count": draw(st.integers(1, 2))}
     options["oov_buckets"] = draw(st.integers(0, 2))
     if not options["oov_buckets"]:
-        options["unknown"] = draw(optional(st.sampled_from([*empty, *(values or [])]))) if empty or values else None
-    stand_ins = [*empty, *(values or [])] + (["gone"] if options["oov_buckets"] else [])
-    missing = draw(optional(st.sampled_from(stand_ins))) if stand_ins else None
+        options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, *(values or [])])))
+    stand_ins = [f.EMPTY, *(values or [])] + (["gone"] if options["oov_buckets"] else [])
+    missing = draw(optional(st.sampled_from(stand_ins)))
     return f.Vocabulary(**options, missing=missing, ignore=draw(ignored(["", "?", 9])), column=column)
 
 
 @st.composite
 def id_kinds(draw, column, **form):
     size = draw(st.sampled_from([None, 3, 10, 2**40 + 8]))
-    options, empty = draw(forms(**form, sized=size in (3, 10)))
+    options = draw(forms(**form, sized=size in (3, 10)))
     if size is not None:
-        options["unknown"] = draw(optional(st.sampled_from([*empty, 1])))
-    missing = draw(optional(st.sampled_from([*empty, 2])))
+        options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, 1])))
+    missing = draw(optional(st.sampled_from([f.EMPTY, 2])))
     return f.Ids(size, **options, missing=missing, ignore=draw(ignored([-1, 9, 2.0])), column=column)
 
 
@@ -126,7 +126,7 @@ def crosses(draw):
         draw(st.sampled_from([1, 7, 50] if one_hot else [7, 2**40])),
         hash_key=draw(st.sampled_from([0, 5, 0xDECAFCAFFE, 2**64 - 1])),
         one_hot=one_hot,
-        missing=draw(st.sampled_from([None, f.EMPTY])) if one_hot else None,
+        missing=draw(st.sampled_from([None, f.EMPTY])),
     )
     return {"cross": cross, **keys}
 
@@ -143,7 +143,7 @@ def specs(draw, kind=None):
         "i": draw(id_kinds("shared number", key=True)), "h": draw(hashed("shared word", key=True)),
         "v": draw(vocabularies("shared word", key=True)), "t": draw(texts("shared word")),
         "c": f.Crossed(["b", "h"], 11, one_hot=True, missing=f.EMPTY),
-        "d": f.Crossed(["v", "i"], 7, one_hot=True, missing=f.EMPTY),
+        "d": f.Crossed(["v", "i"], 7, missing=f.EMPTY),
         "l": f.Hashed(5, many=3, weights="w", missing=f.EMPTY, ignore=("",), column="list"),
         "m": f.Vocabulary(["a", "b", ""], many=2, one_hot=True, weights="w", missing="a", column="list"),
     }  # fmt: skip

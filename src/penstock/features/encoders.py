@@ -10,7 +10,7 @@ import numpy.typing as npt
 from penstock.features.columns import Array, Faults, Mask, read_numbers, read_tokens
 from penstock.features.hashing import Hashes, bucket_of, concatenate_hashes
 from penstock.features.id_columns import IS_MISSING, IdColumn, IdSource, fill_missing, number_stand_in
-from penstock.features.kinds import EMPTY, Crossed, Numeric, Text
+from penstock.features.kinds import EMPTY, Crossed, Numeric, Text, has_weights
 from penstock.features.learnt import Statistics
 from penstock.features.tables import RawTable
 from penstock.features.tensors import Tensor
@@ -120,13 +120,13 @@ class SingleEncoder:
     """A feature with one id a row, as the id or as a one-hot row; or only as a key of crosses."""
 
     def __init__(
-        self, name: str, column: str, source: IdSource, *, one_hot: bool, is_input: bool, is_key: bool
+        self, name: str, column: str, source: IdSource, *, one_hot: bool, weighed: bool, is_input: bool, is_key: bool
     ) -> None:
-        self.outputs: tuple[Tensor, ...] = (one_output(name, source.size, one_hot=one_hot),) if is_input else ()
+        outputs = single_outputs(name, source.size, one_hot=one_hot, weighed=weighed)
+        self.outputs: tuple[Tensor, ...] = outputs if is_input else ()
         self._name = name
         self._column = column
         self._source = source
-        self._one_hot = one_hot
         self._is_key = is_key
 
     def encode(self, batch: TableBatch) -> None:
@@ -136,29 +136,39 @@ class SingleEncoder:
         if self._is_key:
             batch.id_columns[self._name] = found
         if self.outputs:
-            batch.arrays[self._name] = single_output(found.ids, found.empty, self._source.size, one_hot=self._one_hot)
+            put_single(batch, self.outputs, found.ids, found.empty)
 
 
-def one_output(name: str, size: int | None, *, one_hot: bool) -> Tensor:
-    """The input of the model that one id a row makes."""
-    return Tensor(name, "float32", (size,)) if one_hot else Tensor(name, "int64")
+def single_outputs(name: str, size: int | None, *, one_hot: bool, weighed: bool) -> tuple[Tensor, ...]:
+    """The inputs of the model that one id a row makes: a one-hot row, or the id, with its weight if it is `weighed`."""
+    if one_hot:
+        return (Tensor(name, "float32", (size,)),)
+    ids = Tensor(name, "int64")
+    return (ids, Tensor(f"{name}_weight", "float32")) if weighed else (ids,)
 
 
-def single_output(ids: Array, empty: Mask | None, size: int | None, *, one_hot: bool) -> Array:
-    """One id a row, or one one-hot row."""
-    if not one_hot:
-        return ids
-    assert size is not None
-    counts = np.zeros((len(ids), size), dtype=np.float32)
-    counts[np.arange(len(ids)), ids] = 1 if empty is None else ~empty
-    return counts
+def put_single(batch: TableBatch, outputs: tuple[Tensor, ...], ids: Array, empty: Mask | None) -> None:
+    """Put the arrays of `single_outputs` into the batch; the id of an empty value is 0."""
+    first = outputs[0]
+    if first.shape:
+        (size,) = first.shape
+        assert size is not None
+        counts = np.zeros((len(ids), size), dtype=np.float32)
+        counts[np.arange(len(ids)), ids] = 1 if empty is None else ~empty
+        batch.arrays[first.name] = counts
+    elif len(outputs) == 1:
+        batch.arrays[first.name] = ids
+    else:
+        live = np.ones(len(ids), dtype=np.bool_) if empty is None else ~empty
+        batch.arrays[first.name] = np.where(live, ids, 0)
+        batch.arrays[outputs[1].name] = live.astype(np.float32)
 
 
 class CrossEncoder:
     """A `Crossed` feature."""
 
     def __init__(self, name: str, kind: Crossed, columns: tuple[str, ...]) -> None:
-        self.outputs: tuple[Tensor, ...] = (one_output(name, kind.buckets, one_hot=kind.one_hot),)
+        self.outputs = single_outputs(name, kind.buckets, one_hot=kind.one_hot, weighed=has_weights(kind))
         self._name = name
         self._kind = kind
         self._columns = columns
@@ -178,4 +188,4 @@ class CrossEncoder:
                     rows = np.flatnonzero(found.empty).tolist()
                     batch.refuse(column, dict.fromkeys(rows, f"{IS_MISSING}, and {self._name!r} is crossed with it"))
         ids = bucket_of(hashes, self._kind.buckets)
-        batch.arrays[self._name] = single_output(ids, missing, self._kind.buckets, one_hot=self._kind.one_hot)
+        put_single(batch, self.outputs, ids, missing)

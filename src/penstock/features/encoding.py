@@ -23,7 +23,7 @@ from penstock.features.encoders import (
     TextEncoder,
 )
 from penstock.features.id_columns import BucketSource, IdSource, IntegerSource, WordSource
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Text, Vocabulary
+from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Text, Vocabulary, has_weights
 from penstock.features.learnt import Statistics
 from penstock.features.list_encoder import ListEncoder
 from penstock.features.tables import RawTable, read_table
@@ -190,7 +190,13 @@ def plan_feature(name: str, kinds: Mapping[str, Kind], statistics: Statistics) -
     if kind.many is not None:
         return ListEncoder(name, kind, source)
     return SingleEncoder(
-        name, kind.column or name, source, one_hot=kind.one_hot, is_input=not kind.key_only, is_key=is_key
+        name,
+        kind.column or name,
+        source,
+        one_hot=kind.one_hot,
+        weighed=has_weights(kind),
+        is_input=not kind.key_only,
+        is_key=is_key,
     )
 
 

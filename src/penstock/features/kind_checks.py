@@ -106,9 +106,3 @@ def check_list_options(kind: Any, *, categories: bool = False) -> None:
         raise ConfigError(f"the values and their weights cannot both be in the column {kind.column!r}")
     if kind.key_only and (kind.one_hot or kind.many is not None):
         raise ConfigError("key_only=True makes no input of the model, so leave out one_hot= and many=")
-
-
-def check_may_be_empty(kind: Any, what: str) -> None:
-    """That there is something that can be empty: one id has no value that means nothing."""
-    if not (kind.one_hot or kind.many is not None or kind.key_only):
-        raise ConfigError(f"{what}=EMPTY needs one_hot=True, many= or key_only=True: a single id cannot be empty")

@@ -3,6 +3,7 @@
 Every kind has these options besides its own, where they mean something for it:
 
 * `missing` says what stands for a value that is missing: a stand-in, `MEAN`, or `EMPTY`.  None refuses such a row.
+  Where `EMPTY` may stand for a single id, its weight is an input too: 0 where there is none, else 1.
 * `ignore` has values that count as missing, besides what is absent, None and NaN.
 * `one_hot` makes a float32 row of counts of an id.
 * `many` takes a list of up to so many values, and makes a row of ids, padded with id 0, and a row of weights.
@@ -21,7 +22,6 @@ from typing import Any, Final, Literal, TypeAlias
 from penstock.errors import ConfigError
 from penstock.features.kind_checks import (
     check_list_options,
-    check_may_be_empty,
     checked_count,
     checked_flag,
     checked_ignore,
@@ -45,7 +45,7 @@ class StandIn(enum.Enum):
     MEAN = "mean"
     """The mean of the column that the feature was fitted on."""
     EMPTY = "empty"
-    """Nothing: zeros in a one-hot row, weight 0 in a list."""
+    """Nothing: zeros in a one-hot row, an id of weight 0."""
 
 
 MEAN: Final = StandIn.MEAN
@@ -108,8 +108,6 @@ class Bucketized:
             store(self, boundaries=checked_boundaries(self.boundaries))
         else:
             store(self, quantiles=checked_count("quantiles", self.quantiles, least=2, most=2**31 - 1))
-        if self.missing is EMPTY:
-            check_may_be_empty(self, "missing")
         store(self, missing=_number_stand_in(self.missing))
 
 
@@ -173,7 +171,6 @@ class Vocabulary:
         if self.oov_buckets:
             raise ConfigError("unknown= needs oov_buckets=0: with oov_buckets an unknown value has an id of its own")
         if self.unknown is EMPTY:
-            check_may_be_empty(self, "unknown")
             return
         if self.unknown is MEAN:
             raise ConfigError("unknown=MEAN is not possible: a category has no mean")
@@ -209,8 +206,6 @@ class Crossed:
         )
         if self.missing not in (None, EMPTY):
             raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.missing)}")
-        if self.missing is EMPTY and not self.one_hot:
-            raise ConfigError("missing=EMPTY of a cross needs one_hot=True: a single id cannot be empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +235,7 @@ class Ids:
 
     def _checked_stand_in(self, what: str) -> int | StandIn | None:
         value: int | StandIn | None = getattr(self, what)
-        if value is None:
-            return None
-        if value is EMPTY:
-            check_may_be_empty(self, what)
+        if value is None or value is EMPTY:
             return value
         if value is MEAN:
             raise ConfigError(f"{what}=MEAN is not possible: an id has no mean")
@@ -273,6 +265,13 @@ class Text:
 
 
 Kind: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Crossed | Ids | Text
+
+
+def has_weights(kind: Kind) -> bool:
+    """Whether ids of this kind have their weights beside them, as the input `NAME_weight` of the model."""
+    if isinstance(kind, (Numeric, Text)) or kind.one_hot or getattr(kind, "key_only", False):
+        return False
+    return getattr(kind, "many", None) is not None or EMPTY in (kind.missing, getattr(kind, "unknown", None))
 
 
 def checked_boundaries(boundaries: Any) -> tuple[float, ...]:
@@ -305,11 +304,8 @@ def _number_stand_in(value: Any) -> float | StandIn | None:
 
 
 def _category_stand_in(kind: Hashed | Vocabulary) -> str | StandIn | None:
-    if kind.missing is None:
-        return None
-    if kind.missing is EMPTY:
-        check_may_be_empty(kind, "missing")
-        return EMPTY
+    if kind.missing is None or kind.missing is EMPTY:
+        return kind.missing
     if kind.missing is MEAN:
         raise ConfigError("missing=MEAN is for numbers: a category has no mean")
     return checked_value("missing", kind.missing, CategoryReader())

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.features.columns import Array, Faults, read_numbers
-from penstock.features.encoders import TOO_LARGE, TableBatch, one_output, round_once, without_small
+from penstock.features.encoders import TOO_LARGE, TableBatch, round_once, without_small
 from penstock.features.id_columns import IS_MISSING, IdSource
 from penstock.features.kinds import EMPTY, Bucketized, Hashed, Ids, Vocabulary
 from penstock.features.lists import Lists, read_lists, scatter
@@ -22,9 +22,8 @@ class ListEncoder:
     def __init__(self, name: str, kind: Bucketized | Hashed | Vocabulary | Ids, source: IdSource) -> None:
         assert kind.many is not None
         ids, weight = Tensor(name, "int64", (kind.many,)), Tensor(f"{name}_weight", "float32", (kind.many,))
-        self.outputs: tuple[Tensor, ...] = (
-            (one_output(name, source.size, one_hot=True),) if kind.one_hot else (ids, weight)
-        )
+        counts = Tensor(name, "float32", (source.size,))
+        self.outputs: tuple[Tensor, ...] = (counts,) if kind.one_hot else (ids, weight)
         self._name = name
         self._column = kind.column or name
         self._weights = kind.weights

@@ -8,7 +8,7 @@ from typing import get_args
 from penstock.errors import ConfigError
 from penstock.features.encoding import columns_of
 from penstock.features.kind_checks import checked_name
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Vocabulary
+from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Vocabulary, has_weights
 from penstock.features.values import shown_value
 from penstock.spelling import nearest
 
@@ -63,11 +63,7 @@ def _check_input_names(kinds: Mapping[str, Kind], join: str | None) -> None:
     """That no two inputs of the model have one name."""
     joined = [name for name, kind in kinds.items() if is_float(kind)]
     names = [(name, f"the feature {name!r}") for name, kind in kinds.items() if not getattr(kind, "key_only", False)]
-    names += [
-        (f"{name}_weight", f"the weights of {name!r}")
-        for name, kind in kinds.items()
-        if getattr(kind, "many", None) is not None and not is_float(kind)
-    ]
+    names += [(f"{name}_weight", f"the weights of {name!r}") for name, kind in kinds.items() if has_weights(kind)]
     _check_names_once(names)
     if join is not None:
         checked_name("join", join)

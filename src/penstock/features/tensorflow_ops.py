@@ -18,7 +18,18 @@ import tensorflow as tf
 from penstock.errors import ConfigError
 from penstock.features.encoders import TOO_LARGE
 from penstock.features.fitted import FittedFeatures, training_arrays
-from penstock.features.kinds import EMPTY, MEAN, Bucketized, Crossed, Hashed, Ids, Numeric, Text, Vocabulary
+from penstock.features.kinds import (
+    EMPTY,
+    MEAN,
+    Bucketized,
+    Crossed,
+    Hashed,
+    Ids,
+    Numeric,
+    Text,
+    Vocabulary,
+    has_weights,
+)
 from penstock.features.learnt import Statistics
 from penstock.features.tensorflow_ids import buckets_between, cross_bucket, hash_bucket, places_in
 from penstock.features.tensorflow_raw import RawColumns, RawKind, raw_column, raw_specs, refuse
@@ -37,7 +48,7 @@ class Encoded:
     live: Any
     """Which have an output; elsewhere it may be anything."""
     weights: Any = None
-    """float32 `(batch, many)`, 0 where a list has no value; None for a feature of one value."""
+    """float32, 0 where there is no value: `(batch, many)`, or `(batch,)`; None for a value that cannot be empty."""
 
 
 def tf_encode(features: FittedFeatures, tensors: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,10 +170,10 @@ def _with_unknown(unknown: Any, column: str, why: str, values: Values, known: An
 
 
 def _weights(kind: Bucketized | Hashed | Vocabulary | Ids, live: Any, columns: RawColumns, column: str) -> Any:
-    """What each value of a list weighs; None for a feature of one value."""
-    if kind.many is None:
+    """What each value weighs; None for a feature of one value that cannot be empty."""
+    if kind.many is None and not has_weights(kind):
         return None
-    if kind.weights is None:
+    if kind.many is None or kind.weights is None:
         return tf.cast(live, tf.float32)
     given, present = columns.weights(kind.weights, column, kind.many)
     weights = rounded_to_float32(kind.weights, given, Statistics(), present)
@@ -175,7 +186,7 @@ def _encode_cross(name: str, kind: Crossed, encoded: Mapping[str, Encoded]) -> E
     if kind.missing is None:
         refuse(~live, f"{' or '.join(key.column for key in keys)}: a value is missing, and {name} is crossed with it")
     ids = cross_bucket([key.key for key in keys], kind)
-    return Encoded(name, ids, ids, live)
+    return Encoded(name, ids, ids, live, tf.cast(live, tf.float32) if has_weights(kind) else None)
 
 
 def _assemble(features: FittedFeatures, encoded: Mapping[str, Encoded]) -> dict[str, Any]:

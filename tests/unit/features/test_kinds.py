@@ -37,7 +37,6 @@ WRONG = [
     (lambda: f.Bucketized(3), "boundaries must be a sequence"),
     (lambda: f.Bucketized(quantiles=1), "quantiles must be an integer of at least 2"),
     (lambda: f.Bucketized(quantiles=2**31), "quantiles must be an integer of at least 2 and at most 2147483647"),
-    (lambda: f.Bucketized([1], missing=f.EMPTY), "missing=EMPTY needs one_hot=True, many= or key_only=True"),
     (lambda: f.Hashed(0), "buckets must be an integer of at least 1"),
     (lambda: f.Hashed(2.0), "buckets must be an integer of at least 1 and at most 9223372036854775807, got 2.0"),
     (lambda: f.Hashed(True), "buckets must be an integer"),
@@ -51,7 +50,6 @@ WRONG = [
     (lambda: f.Hashed(2, key_only=True, one_hot=True), "key_only=True makes no input of the model"),
     (lambda: f.Hashed(2, key_only=True, many=2), "key_only=True makes no input of the model"),
     (lambda: f.Hashed(2, missing=f.MEAN), "missing=MEAN is for numbers"),
-    (lambda: f.Hashed(2, missing=f.EMPTY), "missing=EMPTY needs"),
     (lambda: f.Hashed(2, ignore=[None]), "ignore must have strings, numbers and booleans, got None"),
     (lambda: f.Ids(2, ignore=[True]), "ignore must have strings and numbers, got True"),
     (lambda: f.Hashed(2, missing=0.5), "missing: a category is a string"),
@@ -69,7 +67,6 @@ WRONG = [
     (lambda: f.Vocabulary(max_size=1, oov_buckets=-1), "oov_buckets must be an integer of at least 0"),
     (lambda: f.Vocabulary(["a"], unknown="a"), "unknown= needs oov_buckets=0"),
     (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown="b"), "unknown must be one of the values, got 'b'"),
-    (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown=f.EMPTY), "unknown=EMPTY needs"),
     (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown=f.MEAN), "unknown=MEAN is not possible"),
     (lambda: f.Crossed(["a"], 3), "keys must name at least two features"),
     (lambda: f.Crossed("ab", 3), "keys must be a sequence"),
@@ -78,7 +75,6 @@ WRONG = [
     (lambda: f.Crossed(["a", "b"], 3, hash_key=-1), "hash_key must be an integer of at least 0"),
     (lambda: f.Crossed(["a", "b"], 3, hash_key=2**64), "hash_key must be an integer of at least 0 and at most"),
     (lambda: f.Crossed(["a", "b"], 3, missing=3), "missing of a cross must be EMPTY or None, got 3"),
-    (lambda: f.Crossed(["a", "b"], 3, missing=f.EMPTY), "missing=EMPTY of a cross needs one_hot=True"),
     (lambda: f.Ids(0), "size must be an integer of at least 1"),
     (lambda: f.Ids(one_hot=True), "one_hot=True needs size="),
     (lambda: f.Ids(unknown=1), "unknown= needs size="),
@@ -86,7 +82,6 @@ WRONG = [
     (lambda: f.Ids(3, unknown=-1), "unknown must be an id of 0 to 2, got -1"),
     (lambda: f.Ids(3, unknown=f.MEAN), "unknown=MEAN is not possible"),
     (lambda: f.Ids(3, missing="x"), "missing: expected an integer or its decimal string, got str 'x'"),
-    (lambda: f.Ids(3, missing=f.EMPTY), "missing=EMPTY needs"),
     (lambda: f.Text(missing=3), "missing of a text must be a string or None, got 3"),
     (lambda: f.Text(missing="\udfff"), "missing has half of a surrogate pair"),
 ]
@@ -133,8 +128,8 @@ def test_options_are_kept_in_one_form():
     assert f.Numeric(ignore=(1, 1.0)).ignore == (1, 1.0)
 
 
-def test_the_stand_ins_may_stand_where_something_can_be_empty():
-    assert f.Ids(3, many=2, missing=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
+def test_stand_ins_are_kept():
+    assert f.Ids(3, missing=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
     assert f.Bucketized([1], missing=f.MEAN).missing is f.MEAN
     assert f.Vocabulary(max_size=3, oov_buckets=0, unknown="later").unknown == "later"
-    assert f.Crossed(["a", "b"], 3, one_hot=True, missing=f.EMPTY).missing is f.EMPTY
+    assert f.Crossed(["a", "b"], 3, missing=f.EMPTY).missing is f.EMPTY

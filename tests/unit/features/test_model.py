@@ -158,17 +158,17 @@ def slow_row(features: f.Features, row: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(kind, f.Text):
             found[name] = value
         else:
-            found[name] = slow_single(kind, id_of(kind, learnt, value), features.sizes.get(name))
+            found |= slow_single(name, kind, id_of(kind, learnt, value), features.sizes.get(name))
     for name, kind in features.kinds.items():
         if isinstance(kind, f.Crossed):
-            found[name] = slow_cross(features, kind, row)
+            found |= slow_cross(name, features, kind, row)
     return {name: value for name, value in found.items() if not getattr(features.kinds.get(name), "key_only", False)}
 
 
-def slow_single(kind: Any, found: Any, size: int | None) -> Any:
-    if not kind.one_hot:
-        return 0 if found is NOTHING else found
-    return [1.0 if place == found else 0.0 for place in range(size or 0)]
+def slow_single(name: str, kind: Any, found: Any, size: int | None) -> dict[str, Any]:
+    if kind.one_hot:
+        return {name: [1.0 if place == found else 0.0 for place in range(size or 0)]}
+    return {name: 0, f"{name}_weight": 0.0} if found is NOTHING else {name: found, f"{name}_weight": 1.0}
 
 
 def slow_list(name: str, kind: Any, learnt: Any, raw: Any, row: dict[str, Any], size: int | None) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def plain_list(value: Any) -> list[Any]:
     return value
 
 
-def slow_cross(features: f.Features, kind: f.Crossed, row: dict[str, Any]) -> Any:
+def slow_cross(name: str, features: f.Features, kind: f.Crossed, row: dict[str, Any]) -> dict[str, Any]:
     mixed = kind.hash_key
     missing = False
     for key in kind.keys:
@@ -223,7 +223,7 @@ def slow_cross(features: f.Features, kind: f.Crossed, row: dict[str, Any]) -> An
             mixed = cat64(mixed, number_of % 2**64 if by_number else farmhash.fingerprint64(value))
     if missing and kind.missing is None:
         raise Refused
-    return slow_single(kind, NOTHING if missing else mixed % kind.buckets, kind.buckets)
+    return slow_single(name, kind, NOTHING if missing else mixed % kind.buckets, kind.buckets)
 
 
 def slow_encode(features: f.Features, rows: list[dict[str, Any]]) -> tuple[dict[str, np.ndarray], list[int]]:
@@ -289,14 +289,12 @@ def forms(random: Random, stand_ins: list[Any]) -> dict[str, Any]:
     if random.random() < 0.5:
         options["many"] = random.randint(1, 4)
         options["weights"] = random.choice([None, "weights"])
-    may_be_empty = [f.EMPTY] if options["one_hot"] or "many" in options else []
-    return options | {"missing": random.choice([None, *stand_ins, *may_be_empty])}
+    return options | {"missing": random.choice([None, *stand_ins, f.EMPTY])}
 
 
 def random_spec(random: Random) -> f.Features:
     """A spec with some feature of every kind, not fitted."""
     vocabulary, ids = forms(random, ["b"]), forms(random, [0, 3, "2"])
-    may_be_empty = [f.EMPTY] if vocabulary["one_hot"] or "many" in vocabulary else []
     cuts = sorted({random.choice(BOUNDARIES) for _ in range(4)})
     buckets = random.choice([{"boundaries": cuts}, {"quantiles": random.randint(2, 5)}])
     one_hot = random.random() < 0.5
@@ -309,7 +307,7 @@ def random_spec(random: Random) -> f.Features:
         "b": f.Bucketized(**buckets, **forms(random, [2.5, -7, f.MEAN])),
         "h": f.Hashed(random.randint(1, 9), **forms(random, [*WORDS, 9, 9.0])),
         "v": f.Vocabulary(
-            values=["a", "b", 9], oov_buckets=0, unknown=random.choice([None, "b", *may_be_empty]), **vocabulary
+            values=["a", "b", 9], oov_buckets=0, unknown=random.choice([None, "b", f.EMPTY]), **vocabulary
         ),
         "w": f.Vocabulary(max_size=random.randint(1, 5), oov_buckets=random.randint(1, 3), **forms(random, WORDS)),
         "i": f.Ids(5 if ids["one_hot"] else random.choice([None, 5, 2**40]), **ids),
@@ -329,7 +327,7 @@ def random_spec(random: Random) -> f.Features:
             random.sample(["kb", "kh", "kv", "ki"], 4),
             11,
             one_hot=one_hot,
-            missing=f.EMPTY if one_hot and random.random() < 0.7 else None,
+            missing=f.EMPTY if random.random() < 0.7 else None,
         ),
     }
     order = random.sample(list(kinds), len(kinds))

@@ -30,6 +30,11 @@ WRONG = [
         "the feature 'a_weight' and the weights of 'a' would both be the input 'a_weight'",
     ),
     (
+        {"a": f.Hashed(3, missing=f.EMPTY), "a_weight": NUMBER},
+        None,
+        "the feature 'a_weight' and the weights of 'a' would both be the input 'a_weight'",
+    ),
+    (
         {"a": f.Hashed(3, many=2), "n": NUMBER},
         "a_weight",
         "the weights of 'a' and join='a_weight' would both be the input 'a_weight'",

@@ -202,6 +202,23 @@ def test_the_arrays_are_not_the_tables_own():
 
 # -- lists ------------------------------------------------------------------------------------------------------------
 
+
+def test_a_single_id_that_is_empty_has_weight_0():
+    features = f.Features(
+        {
+            "job": f.Vocabulary(["a", "b"], oov_buckets=0, unknown=f.EMPTY, missing="b"),
+            "i": f.Ids(9, missing=f.EMPTY),
+            "both": f.Crossed(["job", "i"], 1000, missing=f.EMPTY),
+        }
+    )
+    found = features.encode([{"job": "b", "i": 3}, {"job": "c", "i": 3}, {}])
+    assert [tensor.name for tensor in features.inputs] == ["job", "job_weight", "i", "i_weight", "both", "both_weight"]
+    assert {tensor.shape for tensor in features.inputs} == {()}
+    assert [found["job"].tolist(), found["job_weight"].tolist()] == [[1, 0, 1], [1, 0, 1]]
+    assert [found["i"].tolist(), found["i_weight"].tolist()] == [[3, 3, 0], [1, 1, 0]]
+    assert [found["both"].tolist()[1:], found["both_weight"].tolist()] == [[0, 0], [1, 0, 0]]
+
+
 LISTS = f.Features({"tags": f.Vocabulary(["a", "b", "c"], oov_buckets=0, many=3, weights="w", missing=f.EMPTY)})
 
 
