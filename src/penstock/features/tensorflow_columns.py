@@ -11,12 +11,14 @@ Where the two differ by nature, this is what makes them equal:
 * A number that float32 holds as a subnormal one is 0, as where TensorFlow casts it; one fed as float32 it keeps.
 * "" and -1 are dropped by categorical columns, so they are in `ignore`, with `missing=EMPTY`.  A bare name in a cross
   drops nothing.
+* The ids of an embedding column have weights beside them, and an id of weight 0 is as if it were not there: a row
+  without a value is a row of zeros, whatever the combiner.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -25,37 +27,55 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.features.encoders import FLOAT32_BEGIN, FLOAT32_END, SMALLEST_FLOAT32
 from penstock.features.feature_spec import Features
+from penstock.features.kind_checks import checked_count
 from penstock.features.kinds import CROSS_KEY, EMPTY, Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Vocabulary
+from penstock.features.spec_checks import is_float
+from penstock.features.values import shown_value
+from penstock.spelling import nearest
 
+COMBINERS: Final = ("sum", "mean", "sqrtn")
+"""How TensorFlow makes one row of several rows of an embedding."""
 REFUSED: Final = {
-    "EmbeddingColumn": "put the embedding into the model, and feed it with the ids of a feature",
-    "SharedEmbeddingColumn": "put the embedding into the model, and feed it with the ids of two features",
-    "WeightedCategoricalColumn": "use a feature with many= and weights=",
+    "SharedEmbeddingColumn": (
+        "make an embedding_column of each, or share an Embedding layer in the model and feed it with ids of features"
+    ),
     "VocabularyFileCategoricalColumn": "read the file, and use categorical_column_with_vocabulary_list",
     "SequenceCategoricalColumn": "use a feature with many=",
 }
 """What to do instead of the columns that are known and cannot be converted."""
+CATEGORICAL: Final = ("IdentityCategoricalColumn", "HashedCategoricalColumn", "VocabularyListCategoricalColumn")
+"""The columns that may have several values a row, and weights."""
 
 
-def from_feature_columns(columns: Iterable[Any], *, integers: Collection[str] = ()) -> Features:
-    """A spec whose one input `x` equals `tf.compat.v1.feature_column.input_layer` of the columns, row for row.
+def from_feature_columns(
+    columns: Iterable[Any], *, integers: Collection[str] = (), many: Mapping[str, int] | None = None
+) -> Features:
+    """A spec of what `tf.compat.v1.feature_column.input_layer` makes of the columns, row for row.
+
+    The input `x` has the columns that are no embeddings, side by side; a spec of embeddings alone has no `x`.  An
+    embedding column gives its ids as an input of its name, and their weights as one with `_weight` behind it; buckets
+    of a number have no weights.  `penstock.embeddings.DenseFeatures` is the layer that takes all of them.
 
     Args:
-        columns: numeric, bucketized and indicator columns; these of identity, hash bucket, vocabulary list and crossed.
+        columns: numeric, bucketized, indicator and embedding columns; the latter two of identity, hash bucket,
+            vocabulary list, crossed and bucketized, the first three of these also weighted.
         integers: the bare names in crosses that are fed as integers.  TensorFlow hashes an integer and its decimal
             string differently, and such a key does not say which it is.  A name counts as one of integers also where
             another column says so; others count as strings, as in `make_parse_example_spec`.
+        many: how many values a row may have at most, by raw key: such a column is of lists, and a longer one is
+            refused.  A key of a weighted column is one of lists of at most 1 where it is not here; others have one
+            value a row.
 
     Raises:
         ConfigError: a column cannot be converted; the message names it.
     """
-    return _Conversion(tuple(columns), integers).features()
+    return _Conversion(tuple(columns), integers, {} if many is None else many).features()
 
 
 class _Conversion:
     """The conversion of one list of columns."""
 
-    def __init__(self, columns: tuple[Any, ...], integers: Collection[str]) -> None:
+    def __init__(self, columns: tuple[Any, ...], integers: Collection[str], many: Mapping[str, int]) -> None:
         for column in columns:
             if not hasattr(column, "_fields") or not hasattr(column, "name"):
                 raise ConfigError(f"{column!r} is no column of tf.feature_column")
@@ -65,6 +85,8 @@ class _Conversion:
         self._keys: dict[Any, str] = {}
         """The features made for keys of crosses, by the key."""
         self._dtypes = self._known_dtypes()
+        self._many = self._known_lists(many)
+        """How many values a row may have, by raw key; others have one, which is no list."""
 
     def features(self) -> Features:
         names = [str(column.name) for column in self._columns]
@@ -73,7 +95,7 @@ class _Conversion:
             raise ConfigError(f"there are two columns of the name {min(twice)!r}")
         for column in self._columns:
             self._kinds[column.name] = self._named(column, self._dense)
-        return Features({**self._kinds}, join="x")
+        return Features({**self._kinds}, join="x" if any(map(is_float, self._kinds.values())) else None)
 
     def _named(self, column: Any, convert: Callable[[Any], Kind]) -> Kind:
         try:
@@ -90,30 +112,47 @@ class _Conversion:
             case "BucketizedColumn":
                 return _bucketized(column, one_hot=True)
             case "IndicatorColumn":
-                return self._indicator(column.categorical_column)
+                return self._categorical(column.categorical_column, one_hot=True)
+            case "EmbeddingColumn":
+                _check_embedding(column)
+                return self._categorical(column.categorical_column, one_hot=False)
             case name:
                 raise _refusal(name)
 
-    def _indicator(self, column: Any) -> Kind:
-        match _class_name(column):
+    def _categorical(self, column: Any, *, one_hot: bool, weights: str | None = None) -> Kind:
+        """The kind of what an indicator or an embedding is made of."""
+        name = _class_name(column)
+        if weights is not None and name not in CATEGORICAL:
+            raise ConfigError(f"{name} cannot be weighted here: {' and '.join(CATEGORICAL)} can")
+        many = self._many.get(column.key) if name in CATEGORICAL else None
+        match name:
             case "BucketizedColumn":
-                return _bucketized(column, one_hot=True)
+                return _bucketized(column, one_hot=one_hot)
             case "IdentityCategoricalColumn":
-                return _identity(column, one_hot=True)
+                return _identity(column, one_hot=one_hot, many=many, weights=weights)
             case "HashedCategoricalColumn":
                 return Hashed(
-                    column.hash_bucket_size, one_hot=True, missing=EMPTY, ignore=_dropped(column), column=column.key
+                    column.hash_bucket_size,
+                    one_hot=one_hot,
+                    many=many,
+                    weights=weights,
+                    missing=EMPTY,
+                    ignore=_dropped(column),
+                    column=column.key,
                 )
             case "VocabularyListCategoricalColumn":
-                return _vocabulary(column)
+                return _vocabulary(column, one_hot=one_hot, many=many, weights=weights)
             case "CrossedColumn":
-                return self._crossed(column)
-            case name:
+                return self._crossed(column, one_hot=one_hot)
+            case "WeightedCategoricalColumn":
+                inner = column.categorical_column
+                return self._categorical(inner, one_hot=one_hot, weights=column.weight_feature_key)
+            case _:
                 raise _refusal(name)
 
     # crosses ---------------------------------------------------------------------------------------------------------
 
-    def _crossed(self, column: Any) -> Crossed:
+    def _crossed(self, column: Any, *, one_hot: bool) -> Crossed:
         keys = tuple(_leaf_keys(column))
         bare = [isinstance(key, str) for key in keys]
         if any(first and not second for first, second in pairwise(bare)):
@@ -126,7 +165,7 @@ class _Conversion:
             tuple(self._key(key) for key in keys),
             column.hash_bucket_size,
             hash_key=(column.hash_key or CROSS_KEY) % 2**64,
-            one_hot=True,
+            one_hot=one_hot,
             missing=EMPTY,
         )
 
@@ -143,18 +182,23 @@ class _Conversion:
         return self._keys[key]
 
     def _key_kind(self, key: Any) -> Kind:
+        raw = key if isinstance(key, str) else getattr(key, "key", None)
+        if raw in self._many:
+            raise ConfigError(f"{raw!r} has a list in each row, and a cross takes one value of each key")
         if isinstance(key, str):
             return self._bare_key(key)
         match _class_name(key):
             case "BucketizedColumn":
-                return _bucketized(key, one_hot=False)
+                return _bucketized(key, key_only=True)
             case "IdentityCategoricalColumn":
-                return _identity(key, one_hot=False)
+                return _identity(key, key_only=True)
             case "VocabularyListCategoricalColumn":
                 raise ConfigError(
                     f"TensorFlow crosses the place of a value in the vocabulary list of {key.name!r}, and Penstock the "
                     f"value itself; cross {key.key!r} instead, and train again"
                 )
+            case "WeightedCategoricalColumn":
+                raise ConfigError(f"TensorFlow takes no weights in a cross, and {key.name!r} has some")
             case name:
                 raise _refusal(name)
 
@@ -180,6 +224,20 @@ class _Conversion:
                 found.setdefault(column.key, set()).add(name)
         return found
 
+    def _known_lists(self, many: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(many, Mapping):
+            raise ConfigError(f"many must be a dict of numbers by raw key, got {shown_value(many)}")
+        found = [*_all_columns(self._columns)]
+        keys = {column.key for column in found if _class_name(column) in CATEGORICAL}
+        for key in many:
+            if key not in keys:
+                near = nearest(key, keys, 0.6) if isinstance(key, str) else None
+                hint = "" if near is None else f"; did you mean {near!r}?"
+                raise ConfigError(f"many= has {shown_value(key)}, which is the key of no categorical column{hint}")
+        weighted = [column.categorical_column for column in found if _class_name(column) == "WeightedCategoricalColumn"]
+        lists = {column.key: 1 for column in weighted if _class_name(column) in CATEGORICAL}
+        return lists | {key: checked_count(f"many of {key!r}", most) for key, most in many.items()}
+
 
 def _class_name(column: Any) -> str:
     return type(column).__name__.lstrip("_")
@@ -188,7 +246,7 @@ def _class_name(column: Any) -> str:
 def _refusal(name: str) -> ConfigError:
     instead = REFUSED.get(name)
     if instead is None and name.endswith("CategoricalColumn"):
-        instead = "put it into an indicator_column"
+        instead = "put it into an indicator_column or an embedding_column"
     return ConfigError(f"{name} cannot be converted" + ("" if instead is None else f": {instead}"))
 
 
@@ -230,34 +288,49 @@ def _dropped(column: Any) -> tuple[Any, ...]:
     return ("",) if column.dtype.name == "string" else (-1,)
 
 
-def _bucketized(column: Any, *, one_hot: bool) -> Bucketized:
+def _check_embedding(column: Any) -> None:
+    if column.combiner not in COMBINERS:
+        raise ConfigError(f"combiner must be one of {', '.join(COMBINERS)}, got {shown_value(column.combiner)}")
+    if column.ckpt_to_load_from is not None:
+        raise ConfigError(
+            "ckpt_to_load_from is a file of TensorFlow 1: leave it out, and set the rows of the layer, as read by "
+            "tf.train.load_variable"
+        )
+    if not getattr(column, "use_safe_embedding_lookup", True):
+        raise ConfigError(
+            "use_safe_embedding_lookup=False leaves open what a row without a value is: leave it out, and it is zeros"
+        )
+
+
+def _bucketized(column: Any, *, one_hot: bool = False, key_only: bool = False) -> Bucketized:
     source = column.source_column
     _check_numeric(source)
     return Bucketized(
         tuple(least_rounded_to(boundary) for boundary in column.boundaries),
         one_hot=one_hot,
-        key_only=not one_hot,
+        key_only=key_only,
         missing=_default(source),
         column=source.key,
     )
 
 
-def _identity(column: Any, *, one_hot: bool) -> Ids:
+def _identity(column: Any, **form: Any) -> Ids:
     return Ids(
         column.number_buckets,
         unknown=column.default_value,
-        one_hot=one_hot,
-        key_only=not one_hot,
         missing=EMPTY,
         ignore=(-1,),
         column=column.key,
+        **form,
     )
 
 
-def _vocabulary(column: Any) -> Vocabulary:
+def _vocabulary(column: Any, *, one_hot: bool, many: int | None, weights: str | None) -> Vocabulary:
     values = tuple(value.decode() if isinstance(value, bytes) else value for value in column.vocabulary_list)
     unknown: Any = None
     if not column.num_oov_buckets:
+        if not one_hot and column.default_value >= len(values):
+            raise ConfigError(f"default_value {column.default_value} is the id of none of the {len(values)} values")
         # An id outside of the list is a row of zeros; -1 is the default
         known = 0 <= column.default_value < len(values)
         unknown = values[column.default_value] if known else EMPTY
@@ -265,7 +338,9 @@ def _vocabulary(column: Any) -> Vocabulary:
         values,
         oov_buckets=column.num_oov_buckets,
         unknown=unknown,
-        one_hot=True,
+        one_hot=one_hot,
+        many=many,
+        weights=weights,
         missing=EMPTY,
         ignore=_dropped(column),
         column=column.key,
