@@ -81,7 +81,7 @@ HEAVY = {
         "features/tensorflow_values.py",
         "graphs/tensorflow_graph.py",
     },
-    "keras": {"export/keras_model.py"},
+    "keras": {"embeddings/keras_columns.py", "export/keras_model.py"},
     "sklearn": {
         "export/sklearn_boosting.py",
         "export/sklearn_model.py",
