@@ -10,6 +10,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from penstock import embeddings as emb
 from penstock import features as f
 from penstock.errors import ConfigError, InvalidItem
 
@@ -31,6 +32,33 @@ def input_layer(columns, table):
         layer = fc.input_layer(tensors, columns)
         session.run(tf.compat.v1.tables_initializer())
         return session.run(layer)
+
+
+def with_lists(columns, table, weights):
+    """Likewise, of a table with lists, with the rows `weights` of the embeddings, by the name of their column.
+
+    A list is a dense tensor that is padded with what TensorFlow drops; `words` and their weights `w` are sparse ones.
+    """
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors = {name: as_tensor(name, values) for name, values in table.items()}
+        variables = {}
+        layer = fc.input_layer(tensors, columns, cols_to_vars=variables)
+        session.run([tf.compat.v1.global_variables_initializer(), tf.compat.v1.tables_initializer()])
+        for column, (variable,) in [(column, found) for column, found in variables.items() if found]:
+            variable.load(weights[column.name], session)
+        return session.run(layer)
+
+
+def as_tensor(name, values):
+    if name in TYPES:
+        return tf.constant(values, TYPES[name], shape=[len(values)])
+    dtype = {"tags": tf.string, "ids": tf.int64, "words": tf.string, "w": tf.float32}[name]
+    padding = "" if dtype == tf.string else -1
+    if name in ("words", "w"):
+        places = [(row, place) for row, found in enumerate(values) for place in range(len(found or []))]
+        flat = tf.constant([one for found in values for one in found or []], dtype)
+        return tf.SparseTensor(np.reshape(np.array(places, np.int64), (-1, 2)), flat, [len(values), 3])
+    return tf.constant([[*(found or []), *[padding] * (3 - len(found or []))] for found in values], dtype)
 
 
 def numbers_around(boundaries):
@@ -120,6 +148,50 @@ def dense_columns(draw):
     return chosen[: draw(st.integers(1, len(chosen)))]
 
 
+LISTS = {
+    "tags": st.none() | st.lists(st.sampled_from(STRINGS), max_size=3),
+    "ids": st.none() | st.lists(st.integers(-1, 4), max_size=3),
+}
+MANY = {"tags": 3, "ids": 3, "words": 3}
+WEIGHTS = st.sampled_from([1.0, 0.5, 2.0, 0.0, -1.5, 1e-30])
+WEIGHED = st.lists(st.tuples(st.sampled_from(STRINGS[1:]), WEIGHTS), max_size=3)
+
+
+@st.composite
+def listed(draw):
+    """A categorical column of several values a row; it may have weights."""
+    match draw(st.sampled_from(["hash", "words", "identity", "weighted hash", "weighted words"])):
+        case "hash":
+            return fc.categorical_column_with_hash_bucket("tags", 9)
+        case "words":
+            return fc.categorical_column_with_vocabulary_list("tags", ["", "b", "9"], **draw(unknowns(3)))
+        case "identity":
+            return fc.categorical_column_with_identity("ids", 5, default_value=draw(st.sampled_from([None, 2])))
+        case "weighted hash":
+            return fc.weighted_categorical_column(fc.categorical_column_with_hash_bucket("words", 5), "w")
+        case _:
+            inner = fc.categorical_column_with_vocabulary_list("words", ["a", "b", "9"], **draw(unknowns(3)))
+            return fc.weighted_categorical_column(inner, "w")
+
+
+@st.composite
+def embedded(draw):
+    return fc.embedding_column(
+        draw(categorical() | listed()),
+        draw(st.integers(1, 3)),
+        combiner=draw(st.sampled_from(["sum", "mean", "sqrtn"])),
+        max_norm=draw(st.sampled_from([None, None, 0.5])),
+    )
+
+
+@st.composite
+def columns_with_embeddings(draw):
+    columns = [draw(embedded()) for _ in range(draw(st.integers(1, 4)))]
+    columns += [fc.indicator_column(draw(listed())) for _ in range(draw(st.integers(0, 2)))]
+    columns += draw(st.just([]) | dense_columns())
+    return draw(st.permutations([*{column.name: column for column in columns}.values()]))
+
+
 @settings(max_examples=60, phases=[Phase.explicit, Phase.generate], suppress_health_check=[*HealthCheck])
 @given(st.data())
 def test_it_gives_what_input_layer_gives(data):
@@ -131,6 +203,83 @@ def test_it_gives_what_input_layer_gives(data):
     assert list(found) == ["x"]
     expected = input_layer(columns, table)
     assert found["x"].tobytes() == expected.tobytes(), (found["x"], expected)
+
+
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate], suppress_health_check=[*HealthCheck])
+@given(st.data())
+def test_a_layer_over_it_gives_what_input_layer_gives_with_the_same_rows(data):
+    columns = data.draw(columns_with_embeddings())
+    rows = data.draw(st.integers(1, 5))
+    drawn = VALUES | LISTS
+    table = {name: data.draw(st.lists(values, min_size=rows, max_size=rows)) for name, values in drawn.items()}
+    pairs = data.draw(st.lists(WEIGHED, min_size=rows, max_size=rows))
+    table["words"] = [[word for word, _ in row] for row in pairs]
+    table["w"] = [[weight for _, weight in row] for row in pairs]
+    keys = {key for column in columns for key in column.parse_example_spec}
+    features = f.from_feature_columns(
+        columns, integers=["k"], many={key: most for key, most in MANY.items() if key in keys}
+    )
+    check_layer(columns, features, table)
+
+
+def check_layer(columns, features, table):
+    """That `DenseFeatures` answers what TensorFlow does, where the rows of each embedding differ in every number."""
+    layer = emb.DenseFeatures(columns)
+    inputs = features.encode(table)
+    layer.build({name: array.shape for name, array in inputs.items()})
+    for shift, embedding in enumerate(layer.embeddings.values()):
+        shape = embedding.embeddings.shape
+        embedding.set_weights([np.sin(np.arange(np.prod(shape)) + shift).reshape(shape)])
+    weights = {name: embedding.get_weights()[0] for name, embedding in layer.embeddings.items()}
+    expected = with_lists(columns, table, weights)
+    np.testing.assert_allclose(layer(inputs), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_weight_that_is_not_positive_counts_in_a_sum_alone(combiner):
+    words = fc.weighted_categorical_column(fc.categorical_column_with_hash_bucket("words", 9), "w")
+    columns = [fc.embedding_column(words, 2, combiner=combiner)]
+    table = {
+        "words": [["a", "b", "9"], ["a"], ["b"], [], ["a", "b"]],
+        "w": [[2.0, -1.5, 0.0], [-1.0], [0.0], [], [0.5, 0.25]],
+    }
+    check_layer(columns, f.from_feature_columns(columns, many={"words": 3}), table)
+
+
+def test_the_inputs_are_x_and_for_each_embedding_its_ids_and_weights():
+    words = fc.categorical_column_with_hash_bucket("words", 9)
+    columns = [
+        fc.numeric_column("a"),
+        fc.embedding_column(fc.weighted_categorical_column(words, "w"), 2),
+        fc.embedding_column(fc.categorical_column_with_hash_bucket("s", 10**6), 2),
+        fc.embedding_column(cut(1), 2),
+    ]
+    features = f.from_feature_columns(columns, many={"words": 2})
+    assert {tensor.name: (tensor.dtype, tensor.shape) for tensor in features.inputs} == {
+        "x": ("float32", (1,)),
+        "a_bucketized_embedding": ("int64", ()),
+        "s_embedding": ("int64", ()),
+        "s_embedding_weight": ("float32", ()),
+        "words_weighted_by_w_embedding": ("int64", (2,)),
+        "words_weighted_by_w_embedding_weight": ("float32", (2,)),
+    }
+    alone = f.from_feature_columns([columns[1]])
+    assert [(tensor.name, tensor.shape) for tensor in alone.inputs] == [
+        ("words_weighted_by_w_embedding", (1,)),
+        ("words_weighted_by_w_embedding_weight", (1,)),
+    ]
+
+
+@pytest.mark.parametrize("many", [{"tags": 2}, {"tags": 1}])
+def test_more_values_than_many_are_refused(many):
+    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 9), 2)
+    features = f.from_feature_columns([column], many=many)
+    rows = [{"tags": ["a"] * many["tags"]}, {"tags": ["a"] * (many["tags"] + 1)}]
+    with pytest.raises(InvalidItem, match=rf"expected a list of at most {many['tags']} values, got .* `\$\[1\].tags`"):
+        features.encode(rows)
+    tensors = {"tags": tf.fill([1, many["tags"] + 1], "a"), "tags_length": tf.constant([many["tags"] + 1], tf.int64)}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"tags: a list has more than {many['tags']} values"):
+        features.tf_encode(tensors)
 
 
 @pytest.mark.parametrize(
@@ -227,11 +376,31 @@ def weighted():
     ("make", "reason"),
     [
         (
-            lambda: fc.embedding_column(identity(), 2),
-            "'i_embedding': EmbeddingColumn cannot be converted: put the embed",
+            lambda: fc.embedding_column(identity(), 2, combiner="max"),
+            "'i_embedding': combiner must be one of sum, mean",
+        ),
+        (
+            lambda: fc.embedding_column(identity(), 2, ckpt_to_load_from="file", tensor_name_in_ckpt="rows"),
+            "'i_embedding': ckpt_to_load_from is a file of TensorFlow 1",
+        ),
+        (
+            lambda: fc.embedding_column(identity(), 2, use_safe_embedding_lookup=False),
+            "'i_embedding': use_safe_embedding_lookup=False leaves open",
+        ),
+        (
+            lambda: fc.embedding_column(fc.categorical_column_with_vocabulary_list("s", ["a"], default_value=1), 2),
+            "'s_embedding': default_value 1 is the id of none of the 1 values",
+        ),
+        (lambda: fc.embedding_column(of_a_file(), 2), "'s_embedding': VocabularyFileCategoricalColumn .*read the file"),
+        (
+            lambda: fc.embedding_column(fc.weighted_categorical_column(fc.crossed_column(["s", "t"], 9), "w"), 2),
+            "CrossedColumn cannot be weighted here: IdentityCategoricalColumn and",
+        ),
+        (
+            weighted,
+            "'s_weighted_by_w': WeightedCategoricalColumn .*put it into an indicator_column or an embedding_col",
         ),
         (identity, "'i': IdentityCategoricalColumn cannot be converted: put it into an indicator_column"),
-        (lambda: fc.indicator_column(weighted()), "'s_weighted_by_w_indicator': Weighted.* many= and weights="),
         (lambda: fc.indicator_column(of_a_file()), "'s_indicator': VocabularyFileCategoricalColumn .*read the file"),
         (lambda: tf.feature_column.sequence_numeric_column("a"), "'a': SequenceNumericColumn cannot be converted"),
         (lambda: fc.indicator_column(sequence()), "'i_indicator': SequenceCategoricalColumn .*many="),
@@ -242,12 +411,30 @@ def weighted():
         (lambda: cut(1e39), r"the boundary 1e\+39 is no finite number as float32"),
         (lambda: crossed("s", cut(1)), "'a_bucketized_X_s_indicator': a bare name stands before a column"),
         (lambda: crossed(words(), "t"), "crosses the place of a value in the vocabulary list of 's'"),
-        (lambda: crossed(weighted(), "t"), "WeightedCategoricalColumn"),
+        (lambda: crossed(weighted(), "t"), "TensorFlow takes no weights in a cross, and 's_weighted_by_w' has some"),
     ],
 )
 def test_what_cannot_be_equal_is_refused_by_name(make, reason):
     with pytest.raises(ConfigError, match=reason):
         f.from_feature_columns([make()])
+
+
+@pytest.mark.parametrize(
+    ("many", "reason"),
+    [
+        ({"tag": 2}, "many= has 'tag', which is the key of no categorical column; did you mean 'tags'"),
+        ({"a": 2}, "many= has 'a', which is the key of no categorical column$"),
+        ({3: 2}, "many= has 3"),
+        ({"tags": 0}, "many of 'tags' must be an integer of at least 1"),
+        (20, "many must be a dict of numbers by raw key, got 20"),
+        ({"s": 2}, "'s_X_t_indicator': 's' has a list in each row, and a cross takes one value of each key"),
+    ],
+)
+def test_many_is_of_keys_that_may_have_lists(many, reason):
+    words = [fc.categorical_column_with_hash_bucket(key, 9) for key in ("tags", "s")]
+    columns = [fc.numeric_column("a"), crossed("s", "t"), *(fc.embedding_column(word, 2) for word in words)]
+    with pytest.raises(ConfigError, match=reason):
+        f.from_feature_columns(columns, many=many)
 
 
 def test_a_float_is_no_key_of_a_cross():
@@ -259,7 +446,14 @@ def test_shared_embeddings_are_refused():
     words = fc.categorical_column_with_hash_bucket("s", 3), fc.categorical_column_with_hash_bucket("t", 3)
     with tf.Graph().as_default():
         shared = fc.shared_embedding_columns([*words], 2)
-        with pytest.raises(ConfigError, match="EmbeddingColumn cannot be converted"):
+        with pytest.raises(ConfigError, match="EmbeddingColumn cannot be converted: make an embedding_column of each"):
+            f.from_feature_columns(shared)
+        shared = tf.feature_column.shared_embeddings([*words], 2)
+        with pytest.raises(
+            ValueError, match="SharedEmbeddingColumns are not supported in `linear_model` or `input_layer`"
+        ):
+            fc.input_layer({"s": tf.constant(["a"]), "t": tf.constant(["a"])}, shared)
+        with pytest.raises(ConfigError, match="EmbeddingColumn cannot be converted: make an embedding_column of each"):
             f.from_feature_columns(shared)
 
 
