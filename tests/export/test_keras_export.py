@@ -113,6 +113,23 @@ class OfLists(keras.Model):
         return inputs
 
 
+class Joining(keras.layers.Layer):
+    """Takes a dict."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = keras.layers.Embedding(4, 3)
+
+    def call(self, inputs):
+        return keras.ops.concatenate([inputs["x"], self.embed(inputs["occupation"])], axis=1)
+
+
+def sequential_of_dict():
+    model = keras.Sequential([Joining(), keras.layers.Dense(1)])
+    model(MIXED.encode(ROWS))
+    return model
+
+
 def single_functional():
     x = keras.Input((2,), name="anything")
     return keras.Model(x, dense(x))
@@ -126,6 +143,7 @@ def with_text():
 MODELS = {
     "sequential": (MATRIX, lambda: keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]), ("output",)),
     "unbuilt sequential": (MATRIX, lambda: keras.Sequential([keras.layers.Dense(1)]), ("output",)),
+    "sequential that was called on a dict": (MIXED, sequential_of_dict, ("output",)),
     "functional of one": (MATRIX, single_functional, ("output",)),
     "functional of a dict": (MIXED, lambda: functional(lambda x, o: {"x": x, "occupation": o}), ("probability",)),
     "functional of a list": (MIXED, lambda: functional(lambda x, o: [o, x]), ("probability",)),

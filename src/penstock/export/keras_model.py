@@ -80,7 +80,7 @@ class KerasExporter(WholeModel):
                     f"{name!r} cannot be the name of an input or a column of a SavedModel: give it a name of ASCII "
                     "letters, digits and `_` that begins with a letter"
                 )
-        if "Sequential" in _own_kinds(self._model) and len(inputs) > 1:
+        if "Sequential" in _own_kinds(self._model) and len(inputs) > 1 and not _takes_dict(self._model):
             raise ConfigError(
                 "a Sequential model has one input, and the features have "
                 f"{', '.join(tensor.name for tensor in inputs)}: join them with Features(..., join='x')"
@@ -172,7 +172,8 @@ class KerasExporter(WholeModel):
 
     def _call(self, tensors: Inputs) -> Any:
         kinds = _own_kinds(self._model)
-        if "Sequential" in kinds or (self._takes_tensor and len(tensors) == 1):
+        of_tensor = not _takes_dict(self._model) if "Sequential" in kinds else self._takes_tensor
+        if of_tensor and len(tensors) == 1:
             (tensor,) = tensors.values()
             return self._model(tensor, training=False)
         if "Functional" in kinds:
@@ -210,9 +211,16 @@ def _declared_inputs(model: Any) -> dict[str, Any] | None:
         if isinstance(model.input, dict):
             return dict(model.input)
         return {tensor.name: tensor for tensor in model.inputs}
-    if "Sequential" in _own_kinds(model) and model.built:
+    if "Sequential" in _own_kinds(model) and hasattr(model, "inputs"):
         return {tensor.name: tensor for tensor in model.inputs}
     return None
+
+
+def _takes_dict(model: Any) -> bool:
+    """Whether a Sequential takes a dict: it was built by a call on one, or its first layer is one that takes a dict."""
+    if hasattr(model, "inputs"):
+        return False
+    return model.built or any("penstock.DenseFeatures" in class_names(layer) for layer in model.layers[:1])
 
 
 def _as_declared(model: Any, tensors: Inputs) -> Any:
