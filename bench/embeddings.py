@@ -3,9 +3,9 @@
     python bench/embeddings.py                     # five rounds of everything
     python bench/embeddings.py --only store --rounds 3
 
-It runs in the environment that `make frameworks` makes; `store` alone needs no PyTorch.  All rows are there before a
-step is measured, so no table grows.  In each round both sides of a scene take the same ids in turns, now one first and
-now the other, so that what else the machine does hits both alike.
+It runs in the environment that `make frameworks` makes; `store` alone needs neither PyTorch nor Keras.  All rows are
+there before a step is measured, so no table grows.  In each round both sides of a scene take the same ids in turns, now
+one first and now the other, so that what else the machine does hits both alike.
 
 The exit status is 1 when a limit is missed.
 """
@@ -13,6 +13,7 @@ The exit status is 1 when a limit is missed.
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ import numpy as np
 from against import in_turns
 from pair_figures import PairRound, PairRun, Scene, summarise
 from penstock import embeddings as emb
+from penstock.embeddings.memory_store import MemoryTrainingStore
+from penstock.embeddings.training_store import Fetched
 from procfs import machine_busy
 from report import Limit, keep
 from run import machine
@@ -39,6 +43,7 @@ SCENES = {
         Scene("memory", "ms a step", "memory:", "native", Limit(1.2, at_least=False), 1e3),
         Scene("shared", "ms a step", "shared:", "native", Limit(2.0, at_least=False), 1e3),
         Scene("store", "rows/s", "shared:", "memory:", Limit(0.5)),
+        Scene("keras", "ms a step", "memory:", "native", Limit(0.5, at_least=False), 1e3),
     )
 }
 OPTIMIZER = emb.Adagrad(lr=0.05)
@@ -60,8 +65,8 @@ class Sizes:
     """Laps before the first round: in them steps have written to nearly every page of 4 KB."""
 
 
-Side = Callable[[np.ndarray], np.ndarray]
-"""Does a step with these ids, and gives what both sides must agree on."""
+Side = Callable[[np.ndarray], Any]
+"""Does a step with each of these rows of ids, and gives what both sides must agree on."""
 
 
 def train(model: Any, optimizer: Any, ids: np.ndarray) -> np.ndarray:
@@ -91,7 +96,96 @@ def models(url: str, sizes: Sizes) -> Iterator[tuple[Side, Side]]:
     optimizer = torch.optim.Adagrad(native[0].parameters(), lr=OPTIMIZER.lr)
     rows = emb.offload(copy.deepcopy(native), url, optimizer=OPTIMIZER)
     with closing(rows.store):
-        yield lambda ids: train(rows.model, rows, ids), lambda ids: train(native, optimizer, ids)
+        yield (
+            lambda batches: [train(rows.model, rows, ids) for ids in batches],
+            lambda batches: [train(native, optimizer, ids) for ids in batches],
+        )
+
+
+@contextmanager
+def fits(sizes: Sizes, store: emb.TrainingStore | None = None) -> Iterator[tuple[Side, Side]]:
+    """Steps of `fit` of two models of Keras that are equal, but that one has its rows in memory, or in `store`."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import keras
+
+    def new_model() -> Any:
+        given = keras.Input((), dtype="int64")
+        model = keras.Model(given, keras.layers.Dense(1)(keras.layers.Embedding(sizes.rows, sizes.width)(given)))
+        model.layers[-1].trainable = False
+        return model
+
+    def fit(model: Any, batches: np.ndarray) -> list[float]:
+        ids = batches.reshape(-1)
+        seen = model.fit(ids, (ids % 2).astype(np.float32), batch_size=batches.shape[1], shuffle=False, verbose=0)
+        return seen.history["loss"]  # type: ignore[no-any-return]  # Keras may not be there where types are checked
+
+    keras.utils.set_random_seed(0)
+    native, ours = new_model(), new_model()
+    ours.set_weights(native.get_weights())
+    # The accumulator of Keras begins with this value.
+    optimizer = emb.Adagrad(lr=OPTIMIZER.lr, initial_accumulator_value=0.1)
+    rows = emb.offload(ours, "memory:" if store is None else store, optimizer=optimizer)
+    for model in (native, ours):
+        model.compile(keras.optimizers.Adagrad(OPTIMIZER.lr), keras.losses.BinaryCrossentropy(from_logits=True))
+    with closing(rows.store):
+        yield lambda batches: fit(ours, batches), lambda batches: fit(native, batches)
+
+
+class Timed(MemoryTrainingStore):
+    """A store in memory that measures itself; or, `idle`, one whose steps change nothing and whose rows are given."""
+
+    idle = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = {"fetch": 0.0, "apply": 0.0}
+        self._last: Fetched | None = None
+
+    def fetch(self, table: str, ids: np.ndarray) -> Fetched:
+        begin = time.perf_counter()
+        if not self.idle or self._last is None or len(self._last.rows) < len(ids):
+            self._last = super().fetch(table, ids)
+        self.seconds["fetch"] += time.perf_counter() - begin
+        return Fetched(self._last.rows[: len(ids)], self._last.found[: len(ids)])
+
+    def apply(self, table: str, ids: np.ndarray, grads: np.ndarray, lr: float | None = None) -> None:
+        begin = time.perf_counter()
+        if not self.idle:
+            super().apply(table, ids, grads, lr)
+        self.seconds["apply"] += time.perf_counter() - begin
+
+
+def parts_of_fit(sizes: Sizes) -> dict[str, float]:
+    """Milliseconds of a step of `fit`, and of what is in it; a call of `fit` has as many steps as a round has laps."""
+    import keras
+
+    draw, store, steps = np.random.default_rng(0), Timed(), sizes.laps * 2
+
+    def milliseconds(step: Side) -> float:
+        taken = []
+        for _ in range(5):
+            batches = draw.integers(sizes.rows, size=(steps, sizes.ids))
+            store.seconds = dict.fromkeys(store.seconds, 0.0)
+            begin = time.perf_counter()
+            step(batches)
+            taken.append((time.perf_counter() - begin) / steps * 1e3)
+        return median(taken[1:])
+
+    with fits(sizes, store) as (ours, _):
+        parts = {"ms a step of fit": milliseconds(ours)}
+        parts |= {f"ms of {name} in it": 1e3 * spent / steps for name, spent in store.seconds.items()}
+        store.idle = True
+        parts["ms where the store does nothing"] = milliseconds(ours)
+    given = keras.Input((sizes.width,))
+    alone = keras.Model(given, keras.layers.Dense(1)(given))
+    alone.compile(keras.optimizers.Adagrad(OPTIMIZER.lr), keras.losses.BinaryCrossentropy(from_logits=True))
+    numbers = draw.standard_normal((steps * sizes.ids, sizes.width), np.float32)
+
+    def dense(batches: np.ndarray) -> None:
+        labels = (batches.reshape(-1) % 2).astype(np.float32)
+        alone.fit(numbers, labels, batch_size=sizes.ids, shuffle=False, verbose=0)
+
+    return parts | {"ms of the dense layer alone": milliseconds(dense)}
 
 
 @contextmanager
@@ -110,11 +204,16 @@ def stores(url: str, sizes: Sizes) -> Iterator[tuple[Side, Side]]:
             store.create(spec)
             for ids in np.array_split(np.arange(sizes.rows), 16):
                 store.load("rows", ids, spec.missing.rows(ids, sizes.width))
-        yield lambda ids: step(ours, ids), lambda ids: step(theirs, ids)
+        yield (
+            lambda batches: [step(ours, ids) for ids in batches],
+            lambda batches: [step(theirs, ids) for ids in batches],
+        )
 
 
 def sides_of(scene: str, folder: str | Path, sizes: Sizes) -> AbstractContextManager[tuple[Side, Side]]:
     """Both sides of a scene, with all rows; files lie in `folder`."""
+    if scene == "keras":
+        return fits(sizes)
     url = "memory:" if scene == "memory" else f"shared:{folder}/rows"
     return stores(url, sizes) if scene == "store" else models(url, sizes)
 
@@ -127,8 +226,7 @@ def take_turns(number: int, laps: int, sides: tuple[Side, Side], sizes: Sizes) -
         if at % 2 == 0:
             batches = draw.integers(sizes.rows, size=(sizes.steps, sizes.ids))
         begin = time.perf_counter()
-        for ids in batches:
-            sides[turn](ids)
+        sides[turn](batches)
         seen[turn].append((time.perf_counter() - begin) / sizes.steps)
     return seen
 
@@ -156,9 +254,15 @@ def main() -> int:
         for one in measure(name, chosen.rounds, sizes):
             print(f"round {one.number + 1}/{chosen.rounds}  {one.line()}", file=sys.stderr, flush=True)
             taken.append(one)
+    parts = parts_of_fit(sizes) if "keras" in chosen.only else {}
     others = (machine_busy() - time.process_time() - busy) / (time.monotonic() - begin)
-    where = machine("torch", "numpy") | {"others": f"{max(0.0, others):.2f} cores"}
-    settings = {"rounds": chosen.rounds, "rows": sizes.rows, "numbers a row": sizes.width, "ids a step": sizes.ids}
+    where = machine("torch", "keras", "numpy") | {"others": f"{max(0.0, others):.2f} cores"}
+    settings = {
+        "rounds": chosen.rounds,
+        "rows": sizes.rows,
+        "numbers a row": sizes.width,
+        "ids a step": sizes.ids,
+    } | parts
     if "torch" in sys.modules:
         settings["threads of torch"] = sys.modules["torch"].get_num_threads()
     scenes = [SCENES[name] for name in chosen.only]

@@ -65,7 +65,8 @@ class PairRun(msgspec.Struct, frozen=True):
 def summarise(run: PairRun) -> bool:
     """Print the tables; True if every limit was kept."""
     where = ", ".join(f"{name} {value}" for name, value in run.machine.items())
-    settings = ", ".join(f"{value:,.0f} {name}" for name, value in run.settings.items())
+    numbers = {name: f"{value:,.{0 if float(value).is_integer() else 2}f}" for name, value in run.settings.items()}
+    settings = ", ".join(f"{number} {name}" for name, number in numbers.items())
     print(f"\n{where}; {settings}\n")
     figures, ratios = [], []
     for scene in run.scenes:

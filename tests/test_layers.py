@@ -74,6 +74,7 @@ HEAVY = {
         "graphs/torch_graph.py",
     },
     "tensorflow": {
+        "embeddings/keras_layers.py",
         "export/keras_model.py",
         "features/tensorflow_ids.py",
         "features/tensorflow_ops.py",
@@ -81,7 +82,7 @@ HEAVY = {
         "features/tensorflow_values.py",
         "graphs/tensorflow_graph.py",
     },
-    "keras": {"embeddings/keras_columns.py", "export/keras_model.py"},
+    "keras": {"embeddings/keras_layers.py", "export/keras_model.py"},
     "sklearn": {
         "export/sklearn_boosting.py",
         "export/sklearn_model.py",

@@ -17,8 +17,8 @@ import penstock as ps  # noqa: E402
 from penstock import embeddings as emb  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.embeddings import offloading  # noqa: E402
-from penstock.embeddings.keras_layers import Offloaded  # noqa: E402
 from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
+from penstock.embeddings.offloading import Offloaded  # noqa: E402
 from penstock.errors import ConfigError, EmbeddingError, ExportRefused, TableMismatch  # noqa: E402
 from penstock.export.exporter import GraphSignature  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402

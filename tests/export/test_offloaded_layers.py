@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from penstock import embeddings as emb  # noqa: E402
-from penstock.embeddings import offloading, torch_layers  # noqa: E402
+from penstock.embeddings import offloading  # noqa: E402
 from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
 from penstock.errors import ConfigError, EmbeddingError, TableMismatch  # noqa: E402
 
@@ -85,7 +85,7 @@ def test_every_embedding_layer_is_swapped_in_place_and_back():
     assert list(rows.tables) == PATHS
     assert rows.tables["shared"] == rows.store.tables()["shared"]
     assert all(found is before[path] for path, found in model.named_modules())
-    assert [path for path, layer in model.named_modules() if isinstance(layer, torch_layers.Offloaded)] == PATHS
+    assert [path for path, layer in model.named_modules() if isinstance(layer, offloading.Offloaded)] == PATHS
     assert set(model.state_dict()) == set(options) - {
         *(f"{path}.weight" for path in PATHS),
         "left.0.weight",
@@ -685,7 +685,7 @@ def test_a_table_that_does_not_go_back_is_refused_by_name_and_nothing_is_changed
     spoil(rows, monkeypatch)
     with pytest.raises(EmbeddingError, match=words):
         emb.restore(rows)
-    assert all(isinstance(layer, torch_layers.Offloaded) for layer in rows.model)
+    assert all(isinstance(layer, offloading.Offloaded) for layer in rows.model)
     rows.step()
 
 
@@ -695,7 +695,7 @@ def test_a_table_of_any_ids_does_not_go_back():
     )
     with pytest.raises(EmbeddingError, match="layer '1': its table takes any id"):
         emb.restore(rows)
-    assert isinstance(rows.model[0], torch_layers.Offloaded)
+    assert isinstance(rows.model[0], offloading.Offloaded)
 
 
 # -- placeholders -----------------------------------------------------------------------------------------------------

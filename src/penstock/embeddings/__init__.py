@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.embeddings.keras_columns import DenseFeatures
+    from penstock.embeddings.keras_layers import DenseFeatures
     from penstock.embeddings.offloading import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.opening import open_training_store
     from penstock.embeddings.row_optimizers import SGD, Adagrad, SparseAdam
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "penstock.embeddings.keras_columns": ("DenseFeatures",),
+    "penstock.embeddings.keras_layers": ("DenseFeatures",),
     "penstock.embeddings.offloading": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.opening": ("open_training_store",),
     "penstock.embeddings.row_optimizers": ("SGD", "Adagrad", "SparseAdam"),

@@ -9,10 +9,13 @@ Contract
 * The model's `train_step` ends in a step of the rows.  It comes after all that the train step has done, in eager
   mode, in a graph and in a loop of a graph.
 * Ids reach the store as int64; floats are refused, as float32 holds no id beyond 2^24.
+* `DenseFeatures` answers what `tf.compat.v1.feature_column.input_layer` does with the same rows, but for the order in
+  which float32 numbers are added.  It keeps no column of TensorFlow, and its embeddings are native layers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -28,13 +31,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from penstock.embeddings.offloading import OffloadedRows, all_rows, check_finite, inside_placeholders
+from penstock.embeddings.offloading import (
+    Framework,
+    Offloaded,
+    OffloadedRows,
+    Rates,
+    all_rows,
+    check_finite,
+    inside_placeholders,
+)
 from penstock.embeddings.rules import Ids, Rows
 from penstock.embeddings.shared_parameters import SharedParameters
 from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore, summed
 from penstock.errors import ConfigError, EmbeddingError
+from penstock.features.tensorflow_columns import DensePart, EmbeddedPart, column_parts
 
-NATIVE: Final = (keras.layers.Embedding,)
 _KERAS_OWN: Final = {"_layers", "_functional", "_operations", "_operations_by_depth", "_nodes", "_nodes_by_depth"}
 """Attributes in which Keras itself lists layers of a model once more."""
 _PARTS_KEPT: Final = 16
@@ -55,18 +66,6 @@ class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may n
             f"this Embedding, {self.name!r}, is a placeholder without rows: give its model to "
             "penstock.embeddings.offload"
         )
-
-
-def without_rows(own: Callable[..., None]) -> Callable[..., None]:
-    """The `__init__` of a layer whose `build` makes no table, where no rows are given to it."""
-
-    def make(self: Any, *args: Any, **options: Any) -> None:  # Keras reads that name
-        own(self, *args, **options)
-        if inside_placeholders() and type(self) is keras.layers.Embedding and not self.built:
-            self.__class__ = _Placeholder
-            _set_build(self, _Placeholder.build)
-
-    return make
 
 
 def _set_build(layer: Any, build: Callable[..., None]) -> None:
@@ -171,12 +170,6 @@ def _called(method: Callable[..., Any], trouble: list[Exception]) -> Callable[..
             raise
 
     return call
-
-
-class Offloaded:
-    """Base of a layer whose rows are elsewhere."""
-
-    _table: _Gradients
 
 
 class _OffloadedEmbedding(Offloaded, keras.layers.Embedding):  # type: ignore[misc]
@@ -302,36 +295,6 @@ def _check_no_strategy() -> None:
         )
 
 
-class _Rates(MutableMapping[str, float]):
-    """The learning rate of each table, by the layer's path."""
-
-    def __init__(self, specs: Mapping[str, TableSpec]) -> None:
-        self._specs = specs
-        self._rates = {path: spec.optimizer.lr for path, spec in specs.items()}
-
-    def __getitem__(self, path: str) -> float:
-        return self._rates[path]
-
-    def __setitem__(self, path: str, rate: float) -> None:
-        if path not in self._rates:
-            raise ConfigError(f"lr has no layer {path!r}; those are {', '.join(map(repr, self._rates))}")
-        if rate is None:
-            raise ConfigError(f"lr of {path!r} is a number, got None")
-        self._rates[path] = float(self._specs[path].check_lr(rate))
-
-    def __delitem__(self, path: str) -> None:
-        raise ConfigError(f"lr of {path!r} can be set, and not be taken away")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rates)
-
-    def __len__(self) -> int:
-        return len(self._rates)
-
-    def __repr__(self) -> str:
-        return repr(self._rates)
-
-
 class KerasRows(OffloadedRows):
     """The tables of a model of Keras, and what takes steps for them."""
 
@@ -348,7 +311,7 @@ class KerasRows(OffloadedRows):
         self.trouble = trouble
         self._steps = 0
         self._runs = 0
-        self._lr = _Rates(self.tables)
+        self._lr = Rates(self.tables)
 
     @property
     def lr(self) -> MutableMapping[str, float]:
@@ -415,7 +378,7 @@ class KerasRows(OffloadedRows):
             self._shared.take()
 
     def anchors(self) -> list[Any]:
-        """What `fit` trains of a model that has no other weight: numbers whose gradient is 0."""
+        """Numbers whose gradient is 0, which `fit` trains of a model that has no other weight."""
         layers = self.layers().values() if self._runs else ()
         return [layer._table.anchor for layer in layers if layer.trainable]
 
@@ -515,30 +478,7 @@ def _changed_weight(path: str) -> str:
 # -- offload and restore ----------------------------------------------------------------------------------------------
 
 
-def check_model(model: Any) -> None:
-    """Refuse a model that is offloaded already, or is trained in several places at once."""
-    if isinstance(model, _OffloadedModel):
-        raise ConfigError("the model is offloaded already: restore it, and offload all of its layers at once")
-    _check_no_strategy()
-
-
-def embedding_layers(model: Any) -> dict[str, Any]:
-    """The embedding layers by their first path; one that is offloaded already is none."""
-    return {
-        path: layer for path, layer in _walk(model) if isinstance(layer, NATIVE) and not isinstance(layer, Offloaded)
-    }
-
-
-def offloaded_layers(model: Any) -> dict[str, Any]:
-    """The layers that are offloaded, by their first path."""
-    return {path: layer for path, layer in _walk(model) if isinstance(layer, Offloaded)}
-
-
 def _walk(model: Any) -> Iterator[tuple[str, Any]]:
-    """Every layer by its first path: of attributes, keys, and positions, also those in `layers` of a model.
-
-    The names that Keras gives are no part of it, as they depend on what the process has made before.
-    """
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("", model)]
     while waiting:
@@ -566,18 +506,6 @@ def _is_internal(attribute: str) -> bool:
 
 def _is_functional(model: Any) -> bool:
     return "Functional" in {kind.__name__ for kind in type(model).__mro__}
-
-
-def check_layers(model: Any, layers: Mapping[str, Any], dense: str) -> None:
-    """Refuse layers that cannot be offloaded, and other weights that cannot be shared."""
-    everything = dict(_walk(model))
-    for path, layer in layers.items():
-        _check_layer(path, layer, everything)
-    for path, functional in everything.items():
-        if _is_functional(functional):
-            _check_floats(path, functional)
-    if dense == "shared":
-        _parameters(model, layers.values())
 
 
 def _check_layer(path: str, layer: Any, everything: Mapping[str, Any]) -> None:
@@ -622,7 +550,7 @@ def _check_floats(path: str, functional: Any) -> None:
 
 def _takes_ids(layer: Any) -> bool:
     """Whether the one input of a layer is of ids."""
-    if isinstance(layer, NATIVE):
+    if isinstance(layer, keras.layers.Embedding):
         return True
     if isinstance(layer, keras.Sequential):
         return bool(layer.layers) and _takes_ids(layer.layers[0])
@@ -654,63 +582,10 @@ def _parameters(model: Any, layers: Iterable[Any]) -> dict[str, Any]:
     return named
 
 
-def shape(layer: Any) -> tuple[int, int]:
-    """Rows and width of a layer."""
-    return layer.input_dim, layer.output_dim
-
-
-def own_rows(layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
-    """The rows that the layer has, in parts; None of one that is not built."""
-    weight = vars(layer).get("_embeddings")
-    return None if weight is None else _in_parts(weight.value)
-
-
 def _in_parts(weight: Any) -> Iterator[tuple[Ids, Rows]]:
     for start in range(0, weight.shape[0], CHUNK):
         some = weight[start : start + CHUNK].numpy()
         yield np.arange(start, start + len(some)), some
-
-
-def known_rows(_: Any) -> Iterable[tuple[Ids, Rows]]:
-    """None: the row of id 0 is masked, and it is a row like others."""
-    return ()
-
-
-def swap(
-    model: Any, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
-) -> KerasRows:
-    """Have the layers look rows up in the tables."""
-    shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
-    trouble: list[Exception] = []
-    tables = {path: _Gradients(path, specs[path], store, trouble) for path in layers}
-    for path, layer in layers.items():
-        _swap(layer, tables[path])
-    for _, part in reversed(list(_walk(model))):  # a model in another one comes first
-        if isinstance(part, keras.Sequential) and _takes_ids(part):
-            _have_int64(part)
-    rows = KerasRows(model, store, tables, shared, trouble)
-    native = type(model)
-    own = {"_rows": rows, "_native": native, "__module__": native.__module__, "__qualname__": native.__qualname__}
-    _swap_model(model, types.new_class(native.__name__, (_OffloadedModel, native), {}, lambda body: body.update(own)))
-    return rows
-
-
-@contextmanager
-def materialized(model: Any) -> Iterator[None]:
-    """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
-    layers = offloaded_layers(model)
-    tables = {path: layer._table for path, layer in layers.items()}
-    offloaded = type(model)
-    try:
-        for layer in layers.values():
-            _put_back(layer, all_rows(layer._table.store, layer._table.spec))
-        model.__class__ = offloaded._native
-        yield
-    finally:
-        model.__class__ = offloaded
-        for path, layer in layers.items():
-            if not isinstance(layer, Offloaded):
-                _swap(layer, tables[path])
 
 
 def _swap_model(model: Any, kind: type) -> None:
@@ -792,3 +667,253 @@ def _symbolic(part: Any) -> Any:
         part = np.asarray(part)
     dtype = keras.backend.standardize_dtype(part.dtype)
     return keras.KerasTensor((None, *tuple(part.shape)[1:]), dtype)
+
+
+class KerasLayers(Framework):
+    """Embedding layers of Keras."""
+
+    native = (keras.layers.Embedding,)
+
+    def walk(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Every layer by its first path: of attributes, keys, and positions, also those in `layers` of a model.
+
+        The names that Keras gives are no part of it, as they depend on what the process has made before.
+        """
+        return _walk(model)
+
+    def without_rows(self, own: Callable[..., None]) -> Callable[..., None]:
+        """The `__init__` of a layer whose `build` makes no table, where no rows are given to it."""
+
+        def make(self: Any, *args: Any, **options: Any) -> None:  # Keras reads that name
+            own(self, *args, **options)
+            if inside_placeholders() and type(self) is keras.layers.Embedding and not self.built:
+                self.__class__ = _Placeholder
+                _set_build(self, _Placeholder.build)
+
+        return make
+
+    def check_model(self, model: Any) -> None:
+        """Refuse a model that is offloaded already, or is trained in several places at once."""
+        if isinstance(model, _OffloadedModel):
+            raise ConfigError("the model is offloaded already: restore it, and offload all of its layers at once")
+        _check_no_strategy()
+
+    def check_layers(self, model: Any, layers: Mapping[str, Any], dense: str) -> None:
+        """Refuse layers that cannot be offloaded, and other weights that cannot be shared."""
+        everything = dict(_walk(model))
+        for path, layer in layers.items():
+            _check_layer(path, layer, everything)
+        for path, functional in everything.items():
+            if _is_functional(functional):
+                _check_floats(path, functional)
+        if dense == "shared":
+            _parameters(model, layers.values())
+
+    def shape(self, layer: Any) -> tuple[int, int]:
+        """Rows and width of a layer."""
+        return layer.input_dim, layer.output_dim
+
+    def own_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
+        """The rows that the layer has, in parts; None of one that is not built."""
+        weight = vars(layer).get("_embeddings")
+        return None if weight is None else _in_parts(weight.value)
+
+    def swap(
+        self, model: Any, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
+    ) -> KerasRows:
+        """Have the layers look rows up in the tables."""
+        shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
+        trouble: list[Exception] = []
+        tables = {path: _Gradients(path, specs[path], store, trouble) for path in layers}
+        for path, layer in layers.items():
+            _swap(layer, tables[path])
+        for _, part in reversed(list(_walk(model))):  # a model in another one comes first
+            if isinstance(part, keras.Sequential) and _takes_ids(part):
+                _have_int64(part)
+        rows = KerasRows(model, store, tables, shared, trouble)
+        native = type(model)
+        own = {"_rows": rows, "_native": native, "__module__": native.__module__, "__qualname__": native.__qualname__}
+        _swap_model(
+            model, types.new_class(native.__name__, (_OffloadedModel, native), {}, lambda body: body.update(own))
+        )
+        return rows
+
+    @contextmanager
+    def materialized(self, model: Any) -> Iterator[None]:
+        """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
+        layers = self.offloaded_layers(model)
+        tables = {path: layer._table for path, layer in layers.items()}
+        offloaded = type(model)
+        try:
+            for layer in layers.values():
+                _put_back(layer, all_rows(layer._table.store, layer._table.spec))
+            model.__class__ = offloaded._native
+            yield
+        finally:
+            model.__class__ = offloaded
+            for path, layer in layers.items():
+                if not isinstance(layer, Offloaded):
+                    _swap(layer, tables[path])
+
+
+# -- feature columns --------------------------------------------------------------------------------------------------
+
+_INITIALIZERS: Final = {
+    "TruncatedNormal": ("mean", "stddev", "seed"),
+    "RandomNormal": ("mean", "stddev", "seed"),
+    "RandomUniform": ("minval", "maxval", "seed"),
+    "Constant": ("value",),
+    "Zeros": (),
+    "Ones": (),
+}
+"""The initializers that have one name and one meaning in TensorFlow and in Keras, and their options."""
+
+
+@keras.saving.register_keras_serializable(package="penstock")
+class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]
+    """The columns of `tf.feature_column` as one tensor, side by side in the order of their names.
+
+    It stands in place of `keras.layers.DenseFeatures`, which Keras 3 has not.  It is called on a dict with the inputs
+    of `penstock.features.from_feature_columns`, and ignores others; without an embedding also on the tensor `x`.
+
+    Args:
+        columns: the columns that the spec is made of; or their descriptions, as `get_config` gives them.
+        options: those of `keras.layers.Layer`.
+
+    Attributes:
+        embeddings: a `keras.layers.Embedding` for each embedding column, by its name.
+
+    Raises:
+        ConfigError: a column cannot be converted, or Keras has no initializer like that of an embedding.
+    """
+
+    def __init__(self, columns: Iterable[Any], **options: Any) -> None:
+        super().__init__(**options)
+        given = list(columns)
+        described = bool(given) and all(isinstance(column, Mapping) for column in given)
+        self._columns = tuple(map(_read, given) if described else map(_with_initializer, column_parts(given)))
+        self.embeddings = {
+            column.name: keras.layers.Embedding(
+                column.buckets,
+                column.dimension,
+                embeddings_initializer=keras.initializers.get(column.initializer),
+                trainable=column.trainable,
+                dtype=self.dtype_policy,
+                name=column.name,
+            )
+            for column in self._columns
+            if isinstance(column, EmbeddedPart)
+        }
+
+    def build(self, input_shape: Any) -> None:
+        """Check the inputs, and build the embeddings that are not built yet.
+
+        Raises:
+            ConfigError: an input is not there, or `x` is not as wide as the columns.
+        """
+        shapes = _by_name(input_shape)
+        for name in self._input_names():
+            if name not in shapes:
+                raise ConfigError(
+                    f"DenseFeatures was called without the input {name!r}; it has {', '.join(shapes)}.  Call it on the "
+                    "inputs of from_feature_columns of the same columns"
+                )
+        width = sum(column.width for column in self._columns if isinstance(column, DensePart))
+        if width and shapes["x"][-1] != width:
+            raise ConfigError(
+                f"the input 'x' is {shapes['x'][-1]} wide, and the columns of DenseFeatures are {width} wide: make the "
+                "features and the layer of the same columns"
+            )
+        for name, layer in self.embeddings.items():
+            if not layer.built:
+                layer.build(shapes[name])
+
+    def _input_names(self) -> list[str]:
+        embedded = [column for column in self._columns if isinstance(column, EmbeddedPart)]
+        names = ["x"] if len(embedded) < len(self._columns) else []
+        for column in embedded:
+            names += [column.name] if column.combiner is None else [column.name, _weight(column)]
+        return names
+
+    def call(self, inputs: Any) -> Any:
+        """The columns side by side, `(batch, width)`."""
+        tensors = _by_name(inputs)
+        start = 0
+        parts = []
+        for column in self._columns:
+            if isinstance(column, EmbeddedPart):
+                parts.append(self._embedded(column, tensors))
+            else:
+                parts.append(tensors["x"][:, start : start + column.width])
+                start += column.width
+        return keras.ops.concatenate(parts, axis=1)
+
+    def _embedded(self, column: EmbeddedPart, tensors: Mapping[str, Any]) -> Any:
+        """A row for each row of ids, as `tf.nn.safe_embedding_lookup_sparse` makes it."""
+        rows = self.embeddings[column.name](tensors[column.name])
+        if column.max_norm is not None:
+            rows = _clipped(rows, column.max_norm)
+        if column.combiner is None:
+            return rows
+        weights = keras.ops.cast(tensors[_weight(column)], rows.dtype)
+        if len(weights.shape) == 1:
+            rows, weights = keras.ops.expand_dims(rows, 1), keras.ops.expand_dims(weights, 1)
+        if column.combiner != "sum":
+            # TensorFlow drops a value whose weight is not positive, but for a sum.
+            weights = keras.ops.maximum(weights, 0)
+        total = keras.ops.sum(rows * keras.ops.expand_dims(weights, -1), axis=1)
+        if column.combiner == "sum":
+            return total
+        squared = column.combiner == "sqrtn"
+        divisor = keras.ops.sum(keras.ops.square(weights) if squared else weights, axis=1, keepdims=True)
+        return keras.ops.divide_no_nan(total, keras.ops.sqrt(divisor) if squared else divisor)
+
+    def get_config(self) -> dict[str, Any]:
+        """The options of the layer, and a description of each column."""
+        return {**super().get_config(), "columns": [dataclasses.asdict(column) for column in self._columns]}
+
+
+def _by_name(inputs: Any) -> Mapping[str, Any]:
+    """The inputs, or their shapes, by name."""
+    return inputs if isinstance(inputs, Mapping) else {"x": inputs}
+
+
+def _weight(column: EmbeddedPart) -> str:
+    return f"{column.name}_weight"
+
+
+def _clipped(rows: Any, norm: float) -> Any:
+    """The rows, each no longer than `norm`."""
+    squares = keras.ops.sum(keras.ops.square(rows), axis=-1, keepdims=True)
+    positive = squares > 0
+    roots = keras.ops.sqrt(keras.ops.where(positive, squares, 1.0))  # sqrt has no gradient at 0
+    lengths = keras.ops.where(positive, roots, 0.0)
+    return rows * norm / keras.ops.maximum(lengths, norm)
+
+
+def _read(description: Mapping[str, Any]) -> DensePart | EmbeddedPart:
+    return EmbeddedPart(**description) if "buckets" in description else DensePart(**description)
+
+
+def _with_initializer(part: DensePart | EmbeddedPart) -> DensePart | EmbeddedPart:
+    """The part with its initializer as `keras.initializers.serialize` gives it."""
+    if isinstance(part, DensePart):
+        return part
+    return dataclasses.replace(part, initializer=keras.initializers.serialize(_initializer(part)))
+
+
+def _initializer(column: EmbeddedPart) -> Any:
+    """The initializer of Keras that is like the column's."""
+    given = column.initializer
+    if isinstance(given, keras.initializers.Initializer):
+        return given
+    name = type(given).__name__
+    options = {option: given.get_config()[option] for option in _INITIALIZERS.get(name, ())}
+    if name == "RandomUniform" and options["maxval"] is None:
+        options["maxval"] = 1.0
+    if name not in _INITIALIZERS or np.ndim(options.get("value", 0)):
+        raise ConfigError(
+            f"column {column.name!r}: Keras has no initializer like this {name}: give the column one of "
+            "keras.initializers, or set the rows of the layer afterwards"
+        )
+    return getattr(keras.initializers, name)(**options)

@@ -15,10 +15,11 @@ import logging
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -34,10 +35,10 @@ from penstock.hosting.available_memory import available_memory
 _log = logging.getLogger("penstock.embeddings")
 _LIBRARIES: Final = {
     # First: with another backend than TensorFlow, a model of Keras is one of that framework too.
-    "keras": ("Model", "penstock.embeddings.keras_layers"),
-    "torch": ("nn.Module", "penstock.embeddings.torch_layers"),
+    "keras": ("Model", "penstock.embeddings.keras_layers", "KerasLayers"),
+    "torch": ("nn.Module", "penstock.embeddings.torch_layers", "TorchLayers"),
 }
-"""The class of each library's models, and what moves their rows."""
+"""The class of each library's models, and what moves their rows: a module, and a class in it."""
 
 
 @dataclass(frozen=True)
@@ -62,36 +63,57 @@ class LayerTable(Protocol):
     store: TrainingStore
 
 
-class Framework(Protocol):
-    """Embedding layers of one framework: a module of this package."""
+class Offloaded:
+    """Base of a layer whose rows are elsewhere."""
 
-    NATIVE: tuple[type, ...]
+    _table: Any
+    """Its `LayerTable`."""
+
+
+class Framework(ABC):
+    """Embedding layers of one framework."""
+
+    native: ClassVar[tuple[type, ...]]
     """The classes of its layers, and no others, that can be offloaded."""
 
+    @abstractmethod
     def without_rows(self, own: Callable[..., None]) -> Callable[..., None]:
         """The `__init__` of a layer that, inside of `placeholders()`, makes no rows; `own` is that of its class."""
 
-    def check_model(self, model: Any) -> None:
-        """Raise ConfigError where no layer of the model could be offloaded."""
+    @abstractmethod
+    def walk(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Every layer by its first path."""
 
     def embedding_layers(self, model: Any) -> dict[str, Any]:
         """The layers whose rows are their own, by their first path."""
+        native = {path: layer for path, layer in self.walk(model) if isinstance(layer, self.native)}
+        return {path: layer for path, layer in native.items() if not isinstance(layer, Offloaded)}
 
     def offloaded_layers(self, model: Any) -> dict[str, Any]:
-        """The layers whose rows are elsewhere, by their first path; `_table` of each is its LayerTable."""
+        """The layers whose rows are elsewhere, by their first path."""
+        return {path: layer for path, layer in self.walk(model) if isinstance(layer, Offloaded)}
 
+    @abstractmethod
+    def check_model(self, model: Any) -> None:
+        """Raise ConfigError where no layer of the model could be offloaded."""
+
+    @abstractmethod
     def check_layers(self, model: Any, layers: Mapping[str, Any], dense: str) -> None:
         """Raise ConfigError where one of these layers cannot be offloaded, or the others not be shared."""
 
+    @abstractmethod
     def shape(self, layer: Any) -> tuple[int, int]:
         """Rows and width of a layer."""
 
+    @abstractmethod
     def own_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
-        """The rows that the layer has, in parts; None of a placeholder."""
+        """The rows that the layer has, in parts; None of a layer that has none yet."""
 
-    def known_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]]:
-        """The rows that a placeholder needs, whatever its table's rule."""
+    def known_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]]:  # noqa: ARG002  # most layers have no such row
+        """The rows that a layer without rows needs, whatever its table's rule."""
+        return ()
 
+    @abstractmethod
     def swap(
         self, model: Any, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
     ) -> OffloadedRows:
@@ -101,6 +123,7 @@ class Framework(Protocol):
             TableMismatch: the store has the parameters of another model; no layer is swapped.
         """
 
+    @abstractmethod
     def materialized(self, model: Any) -> AbstractContextManager[None]:
         """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
 
@@ -158,6 +181,36 @@ class OffloadedRows:
             raise EmbeddingError("the model was restored, so these rows are its own again: offload it once more")
 
 
+class Rates(MutableMapping[str, float]):
+    """The learning rate of each table, by the layer's path."""
+
+    def __init__(self, specs: Mapping[str, TableSpec]) -> None:
+        self._specs = specs
+        self._rates = {path: spec.optimizer.lr for path, spec in specs.items()}
+
+    def __getitem__(self, path: str) -> float:
+        return self._rates[path]
+
+    def __setitem__(self, path: str, rate: float) -> None:
+        if path not in self._rates:
+            raise ConfigError(f"lr has no layer {path!r}; those are {', '.join(map(repr, self._rates))}")
+        if rate is None:
+            raise ConfigError(f"lr of {path!r} is a number, got None")
+        self._rates[path] = float(self._specs[path].check_lr(rate))
+
+    def __delitem__(self, path: str) -> None:
+        raise ConfigError(f"lr of {path!r} can be set, and not be taken away")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rates)
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def __repr__(self) -> str:
+        return repr(self._rates)
+
+
 # -- placeholders -----------------------------------------------------------------------------------------------------
 
 _inside = threading.local()
@@ -188,7 +241,7 @@ def _enter() -> None:
     with _patching:
         _threads_inside += 1
         for framework in frameworks:
-            for kind in framework.NATIVE:
+            for kind in framework.native:
                 if kind not in _own_inits:
                     _own_inits[kind] = kind.__init__  # type: ignore[misc]  # of each class, it is put back
                     kind.__init__ = framework.without_rows(kind.__init__)  # type: ignore[misc]
@@ -222,8 +275,9 @@ def _framework(library: str) -> Framework:
             f"Keras runs on the backend {_keras_backend()!r}, and rows can be offloaded on 'tensorflow': set "
             "KERAS_BACKEND=tensorflow before keras is imported"
         )
-    module: Any = importlib.import_module(_LIBRARIES[library][1])
-    return module  # type: ignore[no-any-return]  # modules have no type of their own
+    _, module, name = _LIBRARIES[library]
+    framework: Framework = getattr(importlib.import_module(module), name)()
+    return framework
 
 
 def _keras_backend() -> str:
@@ -237,7 +291,7 @@ def framework_of(model: object) -> Framework:
     Raises:
         ConfigError: it is of no framework that is known here.
     """
-    for library, (name, _) in _LIBRARIES.items():
+    for library, (name, *_) in _LIBRARIES.items():
         loaded: Any = sys.modules.get(library)
         if loaded is not None and isinstance(model, operator.attrgetter(name)(loaded)):
             return _framework(library)

@@ -24,31 +24,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from penstock.embeddings.offloading import OffloadedRows, all_rows, check_finite, inside_placeholders
+from penstock.embeddings.offloading import (
+    Framework,
+    Offloaded,
+    OffloadedRows,
+    all_rows,
+    check_finite,
+    inside_placeholders,
+)
 from penstock.embeddings.rules import Ids, Rows
 from penstock.embeddings.shared_parameters import SharedParameters
 from penstock.embeddings.training_store import CHUNK, TableSpec, TrainingStore
 from penstock.errors import ConfigError, EmbeddingError
 
-NATIVE: Final = (nn.Embedding, nn.EmbeddingBag)
 _SHARDED: Final = {"FullyShardedDataParallel", "FSDPModule"}
-
-
-def without_rows(own: Callable[..., None]) -> Callable[..., None]:
-    """The `__init__` of a layer that makes its weight on the meta device, where no rows are given to it."""
-    signature = inspect.signature(own)
-
-    @functools.wraps(own)
-    def make(layer: nn.Module, *args: Any, **options: Any) -> None:
-        bound = signature.bind(layer, *args, **options)
-        placeholder = inside_placeholders() and bound.arguments.get("_weight") is None
-        if placeholder:
-            bound.arguments["device"] = "meta"
-        own(*bound.args, **bound.kwargs)
-        if placeholder:
-            layer.register_forward_pre_hook(_refuse_placeholder)
-
-    return make
 
 
 def _refuse_placeholder(layer: nn.Module, _: Any) -> None:
@@ -129,7 +118,7 @@ class _Gradients:
             return self.ids, grads
 
 
-class Offloaded(nn.Module):  # type: ignore[misc]  # torch may not be there where types are checked
+class _OffloadedModule(Offloaded, nn.Module):  # type: ignore[misc]  # torch may not be there where types are checked
     """Common part of both kinds of layers once their rows are elsewhere."""
 
     _table: _Gradients
@@ -152,7 +141,7 @@ class Offloaded(nn.Module):  # type: ignore[misc]  # torch may not be there wher
         return rows, distinct, torch.from_numpy(places.reshape(tuple(ids.shape))).to(ids.device)
 
 
-class _OffloadedEmbedding(Offloaded, nn.Embedding):  # type: ignore[misc]
+class _OffloadedEmbedding(_OffloadedModule, nn.Embedding):  # type: ignore[misc]
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch names it so
         rows, _, places = self._distinct(input)
@@ -163,7 +152,7 @@ class _OffloadedEmbedding(Offloaded, nn.Embedding):  # type: ignore[misc]
         return f"OffloadedEmbedding({self.extra_repr()}, table={self._table.spec.name!r})"
 
 
-class _OffloadedBag(Offloaded, nn.EmbeddingBag):  # type: ignore[misc]
+class _OffloadedBag(_OffloadedModule, nn.EmbeddingBag):  # type: ignore[misc]
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:  # noqa: A002
         rows, distinct, places = self._distinct(input)
@@ -312,42 +301,6 @@ def _changed_buffer(path: str) -> str:
     )
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse a model of which no process has all parameters."""
-    for path, module in model.named_modules():
-        if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
-            raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
-
-
-@contextmanager
-def materialized(model: nn.Module) -> Iterator[None]:
-    """Have the layers of `model`, on the CPU, native and filled in the block, and offloaded again behind it."""
-    layers = offloaded_layers(model)
-    tables = {path: layer._table for path, layer in layers.items()}
-    try:
-        for layer in layers.values():
-            _put_back(layer, _weight(layer, torch.device("cpu")))
-        yield
-    finally:
-        for path, layer in layers.items():
-            if not isinstance(layer, Offloaded):
-                _swap(layer, tables[path])
-
-
-def embedding_layers(model: nn.Module) -> dict[str, Any]:
-    """The embedding layers by their first path; one that is offloaded already is none."""
-    return {
-        path: layer
-        for path, layer in model.named_modules()
-        if isinstance(layer, NATIVE) and not isinstance(layer, Offloaded)
-    }
-
-
-def offloaded_layers(model: nn.Module) -> dict[str, Any]:
-    """The layers that are offloaded, by their first path."""
-    return {path: layer for path, layer in model.named_modules() if isinstance(layer, Offloaded)}
-
-
 def _parameters(model: nn.Module, layers: Collection[nn.Module]) -> dict[str, nn.Parameter]:
     """The parameters that are not rows of `layers`, by path; ConfigError where they cannot be shared."""
     rows = {id(layer.weight) for layer in layers}
@@ -361,20 +314,6 @@ def _parameters(model: nn.Module, layers: Collection[nn.Module]) -> dict[str, nn
     return named
 
 
-def shape(layer: Any) -> tuple[int, int]:
-    """Rows and width of a layer."""
-    return layer.num_embeddings, layer.embedding_dim
-
-
-def check_layers(model: nn.Module, layers: Mapping[str, Any], dense: str) -> None:
-    """Refuse layers that cannot be offloaded, and other parameters that cannot be shared."""
-    places = _places(model)
-    for path, layer in layers.items():
-        _check_layer(path, layer, places)
-    if dense == "shared":
-        _parameters(model, layers.values())
-
-
 def _places(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
     """The paths of each parameter, by its id, each with the module that has it there."""
     found: dict[int, list[tuple[str, nn.Module]]] = {}
@@ -386,7 +325,7 @@ def _places(model: nn.Module) -> dict[int, list[tuple[str, nn.Module]]]:
 
 def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.Module]]]) -> None:
     kind = type(layer)
-    if kind not in NATIVE:
+    if kind not in TorchLayers.native:
         raise ConfigError(
             f"{path!r} is a {kind.__name__}, a class of its own below {kind.__mro__[1].__name__}, and only the two of "
             "torch.nn can be swapped: leave it native with tables={path: None}"
@@ -407,32 +346,10 @@ def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.
             )
 
 
-def own_rows(layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
-    """The rows that the layer has, in parts; None of a placeholder."""
-    return None if layer.weight.is_meta else _in_parts(layer.weight.detach())
-
-
 def _in_parts(weight: Tensor) -> Iterator[tuple[Ids, Rows]]:
     for start in range(0, len(weight), CHUNK):
         some = weight[start : start + CHUNK].cpu().contiguous().numpy()
         yield np.arange(start, start + len(some)), some
-
-
-def known_rows(layer: Any) -> Iterable[tuple[Ids, Rows]]:
-    """The row of zeros that stands for padding."""
-    if layer.padding_idx is not None:
-        yield np.array([layer.padding_idx]), np.zeros((1, layer.embedding_dim), np.float32)
-
-
-def swap(
-    model: nn.Module, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
-) -> TorchRows:
-    """Have the layers look rows up in the tables."""
-    shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
-    tables = {path: _Gradients(path, specs[path], store, layer.weight) for path, layer in layers.items()}
-    for path, layer in layers.items():
-        _swap(layer, tables[path])
-    return TorchRows(model, store, tables, shared)
 
 
 def _swap(layer: Any, table: _Gradients) -> None:
@@ -454,3 +371,85 @@ def _weight(layer: Any, device: torch.device) -> nn.Parameter:
     table = layer._table
     weight = torch.from_numpy(all_rows(table.store, table.spec))
     return nn.Parameter(weight.to(device), requires_grad=table.parameter.requires_grad)
+
+
+class TorchLayers(Framework):
+    """Embedding layers of PyTorch."""
+
+    native = (nn.Embedding, nn.EmbeddingBag)
+
+    def walk(self, model: nn.Module) -> Iterable[tuple[str, nn.Module]]:
+        """Every module by its first path."""
+        return model.named_modules()  # type: ignore[no-any-return]  # torch may not be there where types are checked
+
+    def without_rows(self, own: Callable[..., None]) -> Callable[..., None]:
+        """The `__init__` of a layer that makes its weight on the meta device, where no rows are given to it."""
+        signature = inspect.signature(own)
+
+        @functools.wraps(own)
+        def make(layer: nn.Module, *args: Any, **options: Any) -> None:
+            bound = signature.bind(layer, *args, **options)
+            placeholder = inside_placeholders() and bound.arguments.get("_weight") is None
+            if placeholder:
+                bound.arguments["device"] = "meta"
+            own(*bound.args, **bound.kwargs)
+            if placeholder:
+                layer.register_forward_pre_hook(_refuse_placeholder)
+
+        return make
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse a model of which no process has all parameters."""
+        for path, module in model.named_modules():
+            if _SHARDED & {kind.__name__ for kind in type(module).__mro__}:
+                raise ConfigError(f"{path or 'the model'} is sharded by FSDP, and no process has all of its parameters")
+
+    def check_layers(self, model: nn.Module, layers: Mapping[str, Any], dense: str) -> None:
+        """Refuse layers that cannot be offloaded, and other parameters that cannot be shared."""
+        places = _places(model)
+        for path, layer in layers.items():
+            _check_layer(path, layer, places)
+        if dense == "shared":
+            _parameters(model, layers.values())
+
+    def shape(self, layer: Any) -> tuple[int, int]:
+        """Rows and width of a layer."""
+        return layer.num_embeddings, layer.embedding_dim
+
+    def own_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
+        """The rows that the layer has, in parts; None of a placeholder."""
+        return None if layer.weight.is_meta else _in_parts(layer.weight.detach())
+
+    def known_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]]:
+        """The row of zeros that stands for padding."""
+        if layer.padding_idx is not None:
+            yield np.array([layer.padding_idx]), np.zeros((1, layer.embedding_dim), np.float32)
+
+    def swap(
+        self,
+        model: nn.Module,
+        layers: Mapping[str, Any],
+        specs: Mapping[str, TableSpec],
+        store: TrainingStore,
+        dense: str,
+    ) -> TorchRows:
+        """Have the layers look rows up in the tables."""
+        shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
+        tables = {path: _Gradients(path, specs[path], store, layer.weight) for path, layer in layers.items()}
+        for path, layer in layers.items():
+            _swap(layer, tables[path])
+        return TorchRows(model, store, tables, shared)
+
+    @contextmanager
+    def materialized(self, model: nn.Module) -> Iterator[None]:
+        """Have the layers of `model`, on the CPU, native and filled in the block, and offloaded again behind it."""
+        layers = self.offloaded_layers(model)
+        tables = {path: layer._table for path, layer in layers.items()}
+        try:
+            for layer in layers.values():
+                _put_back(layer, _weight(layer, torch.device("cpu")))
+            yield
+        finally:
+            for path, layer in layers.items():
+                if not isinstance(layer, Offloaded):
+                    _swap(layer, tables[path])

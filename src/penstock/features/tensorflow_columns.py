@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -28,7 +29,18 @@ from penstock.errors import ConfigError
 from penstock.features.encoders import FLOAT32_BEGIN, FLOAT32_END, SMALLEST_FLOAT32
 from penstock.features.feature_spec import Features
 from penstock.features.kind_checks import checked_count
-from penstock.features.kinds import CROSS_KEY, EMPTY, Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Vocabulary
+from penstock.features.kinds import (
+    CROSS_KEY,
+    EMPTY,
+    Bucketized,
+    Crossed,
+    Hashed,
+    Ids,
+    Kind,
+    Numeric,
+    Vocabulary,
+    has_weights,
+)
 from penstock.features.spec_checks import is_float
 from penstock.features.values import shown_value
 from penstock.spelling import nearest
@@ -70,6 +82,53 @@ def from_feature_columns(
         ConfigError: a column cannot be converted; the message names it.
     """
     return _Conversion(tuple(columns), integers, {} if many is None else many).features()
+
+
+@dataclass(frozen=True)
+class DensePart:
+    """A column as a part of what `input_layer` gives: numbers of the input `x`."""
+
+    name: str
+    width: int
+
+
+@dataclass(frozen=True)
+class EmbeddedPart:
+    """A column as a part of what `input_layer` gives: a row of an embedding."""
+
+    name: str
+    buckets: int
+    dimension: int
+    combiner: str | None
+    """Or None, where each row has one id, which has no weight."""
+    max_norm: float | None
+    initializer: Any
+    """That of the column."""
+    trainable: bool
+
+
+def column_parts(columns: Iterable[Any]) -> Iterator[DensePart | EmbeddedPart]:
+    """The parts that `input_layer` gives of the columns, side by side in the order of their names.
+
+    Raises:
+        ConfigError: a column cannot be converted.
+    """
+    given = sorted(columns, key=lambda column: str(getattr(column, "name", "")))
+    features = from_feature_columns(given)
+    for column in given:
+        kind = features.kinds[column.name]
+        if not hasattr(column, "dimension"):
+            yield DensePart(column.name, 1 if isinstance(kind, Numeric) else features.sizes[column.name])
+            continue
+        yield EmbeddedPart(
+            name=column.name,
+            buckets=features.sizes[column.name],
+            dimension=int(column.dimension),
+            combiner=column.combiner if has_weights(kind) else None,
+            max_norm=None if column.max_norm is None else float(column.max_norm),
+            initializer=column.initializer,
+            trainable=bool(column.trainable),
+        )
 
 
 class _Conversion:
