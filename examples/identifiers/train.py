@@ -53,6 +53,7 @@ def save() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run.plan(train=[[epoch, place] for epoch in range(EPOCHS) for place in range(PARTS)], evaluate=[None])
+    places = range(min(PARTS, len(learnt)))
+    run.plan(train=[[epoch, place] for epoch in range(EPOCHS) for place in places], evaluate=[None])
     version = run.work(train=train, evaluate=accuracy, save=save)
     print(f"version {version}, accuracy {run.results('evaluate')[0]:.2f}")

@@ -1,4 +1,4 @@
-"""The example as its user runs it: of three trainers one is killed and one is stopped, and one model is served.
+"""The example as its user runs it, in PyTorch and in Keras: trainers are killed or stopped, and one model is served.
 
 What is served is compared with what the model answered in the process that saved, which had trained nothing.
 """
@@ -23,9 +23,6 @@ from watched_models import manifest, record
 import penstock as ps
 from penstock.training.sqlite_tasks import SqliteTasks
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("onnxscript")
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "identifiers"
 EVERY = "8"
 PATIENCE_SECONDS = 120.0
@@ -39,60 +36,79 @@ import json, os, runpy, sys, time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 import penstock as ps
-from penstock.embeddings.torch_layers import TorchRows
 
-example, every, *kinds = sys.argv[1:]
-work, step, steps = ps.training.Run.work, TorchRows.step, 0
+example, program, every, *kinds = sys.argv[1:]
+work, steps = ps.training.Run.work, 0
+if program == "train.py":
+    import torch
+    from penstock.embeddings.torch_layers import TorchRows as Rows
+
+    name = "step"
+
+    def answer(model, inputs):
+        with torch.no_grad():
+            return model.eval()(**{{name: torch.from_numpy(array) for name, array in inputs.items()}})["scores"].numpy()
+else:
+    from penstock.embeddings.keras_layers import KerasRows as Rows
+
+    name = "_apply"  # what the graph calls in each step
+
+    def answer(model, inputs):
+        return model.predict(inputs, verbose=0)["scores"]
+
+step = getattr(Rows, name)
 
 def of_these_kinds(run, **functions):
     if "save" in kinds:
         functions["save"] = recording(functions["save"])
     return work(run, **{{kind: functions[kind] for kind in kinds}})
 
-def stepping(rows):
+def stepping(rows, *given):
     global steps
-    step(rows)
+    values = step(rows, *given)
     steps += 1
     if "GATE" in os.environ and steps == 3:
         print({TOLD!r}, flush=True)
         while not Path(os.environ["GATE"]).exists():
             time.sleep(0.01)
+    return values
 
 def recording(save):
     def remembered():
         saved = save()
         rows, asked = saved["model"], [*saved["probes"], *saved["check"], {UNSEEN!r}]
         rows.refresh()
-        inputs = {{name: torch.from_numpy(array) for name, array in saved["features"].encode(asked).items()}}
-        with torch.no_grad():
-            np.save("scores.npy", rows.model.eval()(**inputs)["scores"].numpy(), allow_pickle=False)
+        inputs = saved["features"].encode(asked)
+        np.save("scores.npy", answer(rows.model, inputs), allow_pickle=False)
         Path("asked.json").write_text(json.dumps(asked))
-        found = rows.store.fetch("bag", inputs["identifiers"][-1, :{len(UNSEEN["identifiers"])}].numpy()).found
+        (table,) = rows.tables.values()
+        found = rows.store.fetch(table.name, inputs["identifiers"][-1, :{len(UNSEEN["identifiers"])}]).found
         print(f"{{steps}} steps, {{found.sum()}} rows found", flush=True)
         return saved
     return remembered
 
-ps.training.Run.work, TorchRows.step = of_these_kinds, stepping
+ps.training.Run.work = of_these_kinds
+setattr(Rows, name, stepping)
 sys.path.insert(0, example)
-sys.argv = ["train.py", "run", "models", every]
-runpy.run_path(example + "/train.py", run_name="__main__")
+sys.argv = [program, "run", "models", every]
+runpy.run_path(example + "/" + program, run_name="__main__")
 """
 
 
 class Programs:
     """The programs of one run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: str) -> None:
         self.folder = folder
+        self.program = program
         self.file = folder / "run" / "run.db"
         self.started: list[Program] = []
 
     def start(self, *kinds: str, **env: str) -> Program:
         """Start the example, with the functions of `kinds` alone."""
-        command = (sys.executable, "-B", "-c", EXAMPLE_RUN, str(EXAMPLE), EVERY, *kinds)
+        command = (sys.executable, "-B", "-c", EXAMPLE_RUN, str(EXAMPLE), self.program, EVERY, *kinds)
         self.started.append(Program(self.folder, *command, env=env))
         return self.started[-1]
 
@@ -116,15 +132,18 @@ class Programs:
 
 
 @pytest.fixture
-def programs(tmp_path):
-    programs = Programs(tmp_path)
+def programs(tmp_path, request):
+    programs = Programs(tmp_path, request.param)
     yield programs
     for program in programs.started:
         program.destroy()
 
 
+@pytest.mark.parametrize("programs", ["train.py"], indirect=True)
 @pytest.mark.parametrize("seconds", [0, pytest.param(10, marks=pytest.mark.night)])
 def test_of_three_trainers_one_is_killed_and_one_stopped_and_the_model_is_served_as_trained(programs, seconds):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
     killed, stopped, third = (programs.start("train", "evaluate", GATE=gate) for gate in ("none", "stopped", "third"))
     for program in (killed, stopped, third):
         program.wait_for(TOLD, PATIENCE_SECONDS)
@@ -139,18 +158,35 @@ def test_of_three_trainers_one_is_killed_and_one_stopped_and_the_model_is_served
     os.kill(stopped.pid, signal.SIGCONT)
     assert stopped.wait(PATIENCE_SECONDS) == 1
     assert "LeaseLost" in stopped.output
+    check_saved_by_another(programs, third)
+
+
+@pytest.mark.parametrize("programs", ["train_keras.py"], indirect=True)
+def test_of_two_trainers_in_keras_one_is_killed_and_the_model_is_served_as_trained(programs):
+    pytest.importorskip("keras")
+    killed, other = (programs.start("train", "evaluate", GATE=gate) for gate in ("none", "other"))
+    for program in (killed, other):
+        program.wait_for(TOLD, PATIENCE_SECONDS)
+    os.kill(killed.pid, signal.SIGKILL)
+    (programs.folder / "other").touch()
+    check_saved_by_another(programs, other, "--trust")
+    assert programs.attempts_lost_by(killed)
+
+
+def check_saved_by_another(programs: Programs, trainer: Program, *options: str) -> None:
+    """A process that trains nothing saves what others have trained, and it is served."""
     saver = programs.start("save")
-    for program in (saver, third):
+    for program in (saver, trainer):
         assert program.wait(PATIENCE_SECONDS) == 0, program.output
         assert "version 1, accuracy 0." in program.output
 
     steps, found = map(int, saver.wait_for(r"(\d+) steps, (\d+) rows found").groups())
     assert steps == 0
     assert found < len(UNSEEN["identifiers"])
-    check_published(programs.folder)
+    check_published(programs.folder, *options)
 
 
-def check_published(folder: Path) -> None:
+def check_published(folder: Path, *options: str) -> None:
     """There is one version, which `penstock serve` answers with as the model did where it was saved."""
     models = folder / "models"
     assert [(entry["version"], entry["action"]) for entry in record(models)["history"]] == [(1, "publish")]
@@ -161,7 +197,7 @@ def check_published(folder: Path) -> None:
     assert ps.training.Run(folder / "run").results("evaluate") == [pytest.approx(np.mean(right))], (
         "not what was trained"
     )
-    server = Server(folder, str(models), "--port", "0")
+    server = Server(folder, str(models), "--port", "0", *options)
     try:
         server.ready()
         for row, scores in zip(asked, expected, strict=True):
