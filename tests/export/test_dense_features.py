@@ -246,18 +246,21 @@ def raw_columns(features):
     return columns
 
 
-def test_tensorflow_alone_answers_raw_features_as_the_models(tmp_path):
+def test_tensorflow_alone_answers_raw_features_as_models_whose_rows_were_outside(tmp_path):
     features, model = design()
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.01))
+    ((path, table),) = rows.tables.items()
+    assert path.endswith(".embeddings.user_embedding")
     model.compile(keras.optimizers.SGD(0.01), "binary_crossentropy")
-    (layer,) = (layer for layer in model.layers if isinstance(layer, emb.DenseFeatures))
-    before = layer.get_weights()[0]
+    before = rows.store.fetch(table.name, np.arange(10**6)).rows
     model.fit(features.tf_dataset(ROWS, label="y", batch_size=8), epochs=2, shuffle=False, verbose=0)
-    changed = (layer.get_weights()[0] != before).any(axis=1)
+    changed = (rows.store.fetch(table.name, np.arange(10**6)).rows != before).any(axis=1)
     assert 0 < np.count_nonzero(changed) <= 5  # as many users as there are
-    saved = [(features, model.predict(features.encode(ROWS), verbose=0), save(model, features, tmp_path / "design"))]
+    saved = [(features, model.predict(features.encode(ROWS), verbose=0), save(rows, features, tmp_path / "design"))]
     for make in CASES:
         features, model, answers = make()
-        path = save(model, features, tmp_path / make.__name__)
+        rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.01))
+        path = save(rows, features, tmp_path / make.__name__)
         saved.append((features, answers(features.encode(ROWS)), path))
     asked = json.dumps([(str(path), raw_columns(features)) for features, _, path in saved])
     done = subprocess.run([sys.executable, "-c", ALONE], input=asked, capture_output=True, text=True, timeout=250)

@@ -12,6 +12,7 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow")
 keras = pytest.importorskip("keras")
+h5py = pytest.importorskip("h5py")  # Keras needs it
 
 import penstock as ps  # noqa: E402
 from penstock import embeddings as emb  # noqa: E402
@@ -23,6 +24,8 @@ from penstock.errors import ConfigError, EmbeddingError, ExportRefused, TableMis
 from penstock.export.exporter import GraphSignature  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
 from penstock.export.offloaded_model import offloaded_exporter  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation")  # of a variable, where Keras writes it
 
 SIZE, WIDTH, MANY = 50, 4, 3
 ROWS = [{"user": place % SIZE, "item": place * 7 % SIZE} for place in range(64)]
@@ -233,6 +236,7 @@ def test_a_model_is_offloaded_trained_saved_and_restored(features, make, paths, 
     asked = [row["user"] for row in ROWS]
     assert (np.abs(after[paths[0]] - before).max(axis=1) > 0).tolist() == [user in asked for user in range(SIZE)]
     expected = rows.model.predict(inputs, verbose=0)
+    check_weights(rows.model, 0, tmp_path)
 
     exporter = offloaded_exporter(rows, features)
     answer = exporter.answer(features.encode(ROWS))
@@ -255,7 +259,7 @@ def test_a_model_is_offloaded_trained_saved_and_restored(features, make, paths, 
     assert type(native).__mro__[0].__module__ != "penstock.embeddings.keras_layers"
     assert np.allclose(native.predict(inputs, verbose=0), expected, atol=1e-6)
     assert list(embeddings_in(native)) == paths
-    check_weights(native, len(paths))
+    check_weights(native, len(paths), tmp_path)
 
 
 def check_no_python(saved_model):
@@ -274,14 +278,22 @@ def check_inlined_once(saved_model, tables):
     """The variables have each table, and the graph none."""
     found = [shape for _, shape in tf.train.list_variables(str(saved_model / "variables" / "variables"))]
     assert found.count([SIZE, WIDTH]) == tables
+    assert len([shape for shape in found if shape]) == tables + 2
     assert (saved_model / "saved_model.pb").stat().st_size < 200_000
 
 
-def check_weights(model, tables):
-    """The model has exactly the rows of its tables and the two weights of its head, wherever Keras lists them."""
-    own = [weight for weight in model.weights if weight.shape == (SIZE, WIDTH)]
-    assert len(own) == tables
-    assert len(model.weights) == tables + 2
+def check_weights(model, tables, folder):
+    """The model and a file of its weights have exactly the rows of so many tables, and the two weights of its head."""
+    model.save_weights(folder / "all.weights.h5")
+    written = []
+    with h5py.File(folder / "all.weights.h5") as file:
+        file.visititems(lambda name, item: written.append((name, getattr(item, "shape", None))))
+    for shapes in (
+        [weight.shape for weight in model.weights],
+        [shape for name, shape in written if shape is not None and not name.startswith("optimizer")],
+    ):
+        assert len(shapes) == tables + 2
+        assert shapes.count((SIZE, WIDTH)) == tables
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -348,13 +360,17 @@ def with_own_train_step():
         (bags, {"steps_per_execution": 5}),
         (with_own_train_step, {}),
         (lambda: InAGraph(bags()), {}),
+        (bags, {"class_weight": {0: 1.0, 1: 3.0}}),
     ],
-    ids=["graph", "eager", "five steps at once", "own train step", "graph in a graph"],
+    ids=["graph", "eager", "five steps at once", "own train step", "graph in a graph", "class weights"],
 )
 def test_fit_trains_rows_as_native_layers_are_trained(make, options):
     epochs = 1 if "run_eagerly" in options else 4
     native = make()
     inputs, wanted = batches(24)
+    options, weights = dict(options), {}
+    if "class_weight" in options:
+        wanted, weights = (wanted > 0).astype(np.float32), {"class_weight": options.pop("class_weight")}
     native({name: array[:1] for name, array in inputs.items()})
     twin = make()
     twin({name: array[:1] for name, array in inputs.items()})
@@ -362,7 +378,14 @@ def test_fit_trains_rows_as_native_layers_are_trained(make, options):
     for model in (native, twin):
         model.compile(keras.optimizers.SGD(0.1), "mse", **options)
         model.fit(
-            inputs, wanted, batch_size=16, epochs=epochs, shuffle=False, verbose=0, validation_data=(inputs, wanted)
+            inputs,
+            wanted,
+            batch_size=16,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            validation_data=(inputs, wanted),
+            **weights,
         )
     emb.restore(rows)
     for ours, theirs in zip(twin.get_weights(), native.get_weights(), strict=True):
@@ -391,7 +414,7 @@ def test_each_train_step_ends_in_one_step_of_the_rows_before_the_next_lookup(ste
     rows = emb.offload(functional(1), store, optimizer=emb.SGD(lr=0.1))
     rows.model.compile("sgd", "mse", steps_per_execution=steps)
     store.calls.clear()
-    rows.model.fit(USER.encode(ROWS), LABELS, batch_size=16, epochs=2, verbose=0, class_weight=None)
+    rows.model.fit(USER.encode(ROWS), LABELS, batch_size=16, epochs=2, verbose=0)
     assert store.calls == ["fetch", "apply"] * 8
     store.calls.clear()
     rows.model.evaluate(USER.encode(ROWS), LABELS, verbose=0)
@@ -690,7 +713,6 @@ def tied():
     return model
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -765,7 +787,6 @@ def test_another_backend_is_refused():
 # -- saving by Keras --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation")  # Keras has it from TensorFlow
 @pytest.mark.parametrize("make", [lambda: functional(1), OneTable], ids=["functional", "subclassed"])
 def test_keras_saves_the_other_weights_and_no_model(make, tmp_path):
     model = make()
@@ -819,7 +840,7 @@ def unbuilt():
     ],
     ids=["one row", "encoded", "tensors", "dataset with labels", "dataset"],
 )
-def test_a_model_that_was_never_built_is_restored_from_a_sample(sample):
+def test_a_model_that_was_never_built_is_restored_from_a_sample(sample, tmp_path):
     rows = unbuilt()
     with pytest.raises(ConfigError, match="not built yet, so restore needs a sample"):
         emb.restore(rows)
@@ -827,17 +848,17 @@ def test_a_model_that_was_never_built_is_restored_from_a_sample(sample):
         emb.restore(rows, sample={"nothing": np.zeros(1)})
     assert list(rows.layers()) == ["towers.0.table", "towers.1"]
     model = emb.restore(rows, sample())
-    check_weights(model, 2)
+    check_weights(model, 2, tmp_path)
     rule = emb.init().rows(np.arange(SIZE), WIDTH, "towers.1")
     assert (model.towers[1].embeddings.numpy() == rule).all()
 
 
-def test_a_sequential_that_was_never_built_is_restored_with_an_input_of_int64():
+def test_a_sequential_that_was_never_built_is_restored_with_an_input_of_int64(tmp_path):
     for sample in ({"user": np.array([1])}, np.array([1]), USER.tf_dataset(ROWS).map(lambda x: x["user"])):
         rows = emb.offload(keras.Sequential([table(), flat(), head()]), "memory:", optimizer=emb.SGD(lr=1.0))
         model = emb.restore(rows, sample=sample)
         assert model.inputs[0].dtype == "int64"
-        check_weights(model, 1)
+        check_weights(model, 1, tmp_path)
 
 
 def test_a_restore_that_fails_leaves_the_model_offloaded(monkeypatch):
