@@ -891,6 +891,16 @@ def test_a_restored_model_is_trained_on_natively_and_offloaded_once_more():
     assert (again.store.fetch("layers.1", np.arange(SIZE)).rows != after).any()
 
 
+def test_a_graph_of_the_users_own_that_outlives_the_tables_is_told_so():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    graph = tf.function(rows.model)
+    batch = {"user": tf.constant([1], tf.int64)}
+    assert np.allclose(graph(batch), rows.model(batch))
+    emb.restore(rows)
+    with pytest.raises(tf.errors.OpError, match="rows up for a model that was restored since: make the graph anew"):
+        graph(batch)
+
+
 def test_nothing_keeps_a_table_that_no_model_has():
     import gc
     import weakref

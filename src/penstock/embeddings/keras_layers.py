@@ -162,8 +162,9 @@ def _called(method: Callable[..., Any], trouble: list[Exception]) -> Callable[..
 
     def call(*arrays: Any) -> Any:
         found = weak()
-        assert found is not None, "the layer that this graph calls has its table"
         try:
+            if found is None:
+                raise EmbeddingError("a graph looks rows up for a model that was restored since: make the graph anew")
             return found(*arrays)
         except Exception as error:
             trouble[:] = [error]
