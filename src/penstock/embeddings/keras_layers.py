@@ -486,10 +486,10 @@ def _walk(model: Any) -> Iterator[tuple[str, Any]]:
         path, thing = waiting.pop()
         before = f"{path}." if path else ""
         found: list[tuple[str, Any]] = []
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
         if isinstance(thing, keras.Layer):
-            if id(thing) in seen:
-                continue
-            seen.add(id(thing))
             yield path, thing
             if _is_functional(thing) or isinstance(thing, keras.Sequential):
                 found += [(f"{before}layers.{place}", layer) for place, layer in enumerate(thing.layers)]
