@@ -1098,3 +1098,129 @@ def test_a_save_takes_at_most_five_times_the_memory_of_what_is_inlined(tmp_path)
     inlined = size * 64 * 4
     assert int(done.stdout) * 1024 < 5 * inlined
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1.1 * inlined
+
+
+# -- what the pages say besides ---------------------------------------------------------------------------------------
+
+
+def rows_of(rows, path="layers.1"):
+    return rows.store.fetch(path, np.arange(SIZE)).rows
+
+
+def test_every_layer_stays_the_same_object():
+    model = functional(2)
+    layers = list(model.layers)
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert rows.model is model
+    assert all(now is before for now, before in zip(model.layers, layers, strict=True))
+    emb.restore(rows)
+    assert all(now is before for now, before in zip(model.layers, layers, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"clipnorm": 1e-6}, {"global_clipnorm": 1e-6}, {"clipvalue": 1e-6}, {"gradient_accumulation_steps": 4}],
+    ids=lambda options: next(iter(options)),
+)
+def test_the_optimizer_of_keras_does_not_see_the_rows(options):
+    after = []
+    native = functional(1)
+    for given in ({}, options):
+        rows = emb.offload(same_weights(native, functional(1)), "memory:", optimizer=emb.SGD(lr=0.5))
+        before = rows_of(rows)
+        rows.model.compile(keras.optimizers.SGD(0.0, **given), "mse")
+        rows.model.fit(USER.encode(ROWS), LABELS, batch_size=16, shuffle=False, verbose=0)
+        after.append(rows_of(rows))
+    assert (after[0] != before).any()
+    assert np.allclose(after[1], after[0], atol=1e-7)
+
+
+@pytest.mark.parametrize(("ids", "same"), [([3, 5], True), ([3, 3], False)])
+def test_adagrad_is_that_of_keras_but_for_an_id_that_a_batch_has_twice(ids, same):
+    native, twin = functional(1), functional(1)
+    optimizer = emb.Adagrad(lr=0.1, initial_accumulator_value=0.1)
+    rows = emb.offload(same_weights(native, twin), "memory:", optimizer=optimizer)
+    for model in (native, twin):
+        model.compile(keras.optimizers.Adagrad(0.1), "mse")
+        model.train_on_batch({"user": np.array(ids)}, np.array([[3.0], [2.0]], np.float32))
+    emb.restore(rows)
+    ours, theirs = (model.layers[1].get_weights()[0] for model in (twin, native))
+    assert np.allclose(ours, theirs, atol=1e-6) == same
+
+
+def test_a_loop_in_a_graph_of_its_own_takes_a_step_in_each_turn():
+    store = Counted()
+    rows = emb.offload(functional(1), store, optimizer=emb.SGD(lr=0.5))
+    optimizer = keras.optimizers.SGD(0.01)
+    optimizer.build(rows.model.trainable_variables)
+
+    @tf.function
+    def turn(inputs, wanted):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((rows.model(inputs, training=True) - wanted) ** 2)
+        optimizer.apply(tape.gradient(loss, rows.model.trainable_variables), rows.model.trainable_variables)
+        rows.step()
+        return loss
+
+    batch = {name: tf.constant(array) for name, array in USER.encode(ROWS).items()}
+    store.calls.clear()
+    first, *_, last = [float(turn(batch, LABELS)) for _ in range(20)]
+    assert last < first
+    assert store.calls == ["fetch", "apply"] * 20
+
+
+def test_a_layer_that_is_frozen_later_holds_from_the_next_compile_on():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.layers[1].trainable = False
+    rows.model.compile("sgd", "mse")
+    before = rows_of(rows)
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert (rows_of(rows) == before).all()
+    rows.model.layers[1].trainable = True
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert (rows_of(rows) != before).any()
+
+
+def test_a_restored_model_that_is_not_compiled_again_is_refused_by_keras():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    model = emb.restore(rows)
+    with pytest.raises(ValueError, match="Unknown variable"):
+        model.fit(USER.encode(ROWS), LABELS, verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore:The structure of `inputs` doesn't match")
+def test_a_sequential_takes_a_dict_where_its_input_has_the_name_of_a_feature():
+    given = BOTH.tf_dataset([{"user": 1, "item": 3, "y": 1.0}, {"user": 2, "item": 4, "y": 1.0}], label="y")
+    named = keras.Sequential([keras.Input((), dtype="int64", name="user"), table(), flat(), head()])
+    plain = keras.Sequential([table(), flat(), head()])
+    for model, dataset in [(named, given), (plain, given.map(lambda x, y: (x["user"], y)))]:
+        rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.5))
+        before = rows_of(rows, "layers.0")
+        model.compile("sgd", "mse")
+        model.fit(dataset, shuffle=False, verbose=0)
+        assert model.inputs[0].dtype == "int64"
+        assert (rows_of(rows, "layers.0") != before).any(axis=1).nonzero()[0].tolist() == [1, 2]
+    refused = keras.Sequential([table(), flat(), head()])
+    emb.offload(refused, "memory:", optimizer=emb.SGD(lr=0.5))
+    refused.compile("sgd", "mse")
+    with pytest.raises(TypeError, match=r"layer 'layers.0': ids are a dense tensor, got a dict"):
+        refused.fit(given, shuffle=False, verbose=0)
+
+
+def test_a_layer_that_is_not_built_begins_with_the_rule_and_not_with_its_initializer():
+    rows = emb.offload(
+        keras.Sequential([table(embeddings_initializer="ones"), flat(), head()]), "memory:", optimizer=emb.SGD(lr=1.0)
+    )
+    assert rows.store.count("layers.0") == 0
+    ids = np.arange(SIZE)
+    assert (rows_of(rows, "layers.0") == emb.init().rows(ids, WIDTH, "layers.0")).all()
+
+
+def test_ids_that_are_no_dense_tensor_are_refused():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    for ids in (tf.ragged.constant([[1], [2, 3]]), tf.sparse.from_dense(tf.constant([[1], [2]]))):
+        with pytest.raises(TypeError, match="ids are a dense tensor, got a"):
+            rows.model.layers[1](ids)
