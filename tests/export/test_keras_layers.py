@@ -1224,3 +1224,18 @@ def test_ids_that_are_no_dense_tensor_are_refused():
     for ids in (tf.ragged.constant([[1], [2, 3]]), tf.sparse.from_dense(tf.constant([[1], [2]]))):
         with pytest.raises(TypeError, match="ids are a dense tensor, got a"):
             rows.model.layers[1](ids)
+
+
+class BuiltByItself(OneTable):
+    def build(self, _):
+        self.head.build((None, WIDTH))
+
+
+def test_a_subclassed_model_of_placeholders_is_built_by_its_own_build_to_be_shared(tmp_path):
+    with emb.placeholders():
+        model = BuiltByItself()
+    model.build(None)
+    rows = shared(tmp_path / "rows", lambda: model)
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert rows.store.count("_user") == SIZE
