@@ -265,7 +265,7 @@ def _loaded() -> list[Framework]:
         there.remove("keras")
     found = there or [library for library in _LIBRARIES if importlib.util.find_spec(library) is not None]
     if not found:
-        raise ConfigError("this needs PyTorch or Keras: pip install 'penstock[torch]' or 'penstock[keras]'")
+        raise ConfigError("this needs PyTorch or Keras: pip install 'penstock[torch]' or 'penstock[tensorflow]'")
     return [_framework(library) for library in found]
 
 
