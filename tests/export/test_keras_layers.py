@@ -1252,24 +1252,3 @@ def test_a_subclassed_model_of_placeholders_is_built_by_its_own_build_to_be_shar
     rows.model.compile("sgd", "mse")
     rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
     assert rows.store.count("_user") == SIZE
-
-
-def test_the_embeddings_of_feature_columns_are_offloaded_too():
-    key = tf.feature_column.categorical_column_with_identity("user", SIZE)
-    columns = [tf.feature_column.numeric_column("item"), tf.feature_column.embedding_column(key, WIDTH)]
-    features = f.from_feature_columns(columns).fit(ROWS)
-    given = {one.name: keras.Input(one.shape, dtype=one.dtype, name=one.name) for one in features.inputs}
-    model = keras.Model(given, head()(emb.DenseFeatures(columns)(given)))
-    place = next(place for place, layer in enumerate(model.layers) if isinstance(layer, emb.DenseFeatures))
-    path = f"layers.{place}.embeddings.user_embedding"
-    inputs = features.encode(ROWS)
-    expected = model.predict(inputs, verbose=0)
-    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.01))
-    assert list(rows.tables) == [path]
-    assert np.allclose(model.predict(inputs, verbose=0), expected, atol=1e-6)
-    before = rows_of(rows, path)
-    model.compile(keras.optimizers.SGD(0.0), "mse")
-    model.fit(inputs, LABELS, verbose=0)
-    assert (rows_of(rows, path) != before).any()
-    expected = model.predict(inputs, verbose=0)
-    assert np.allclose(emb.restore(rows).predict(inputs, verbose=0), expected, atol=1e-6)
