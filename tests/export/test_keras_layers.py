@@ -1239,15 +1239,23 @@ def test_ids_that_are_no_dense_tensor_are_refused():
             rows.model.layers[1](ids)
 
 
-class BuiltByItself(OneTable):
-    def build(self, _):
-        self.head.build((None, WIDTH))
-
-
-def test_a_subclassed_model_of_placeholders_is_built_by_its_own_build_to_be_shared(tmp_path):
+def test_a_subclassed_model_of_placeholders_is_built_by_a_symbolic_call_and_no_other():
     with emb.placeholders():
-        model = BuiltByItself()
-    model.build(None)
+        model = OneTable()
+    model(inputs_of("user"))
+    assert [weight.shape for weight in model.weights] == [(WIDTH, 1), (1,)]
+    with pytest.raises(EmbeddingError, match="is a placeholder without rows"):
+        model({"user": tf.constant([1])})
+    with pytest.raises(tf.errors.OpError, match="is a placeholder without rows"):
+        tf.function(model)({"user": tf.constant([1])})
+    with pytest.raises(tf.errors.OpError, match="is a placeholder without rows"):
+        model.predict({"user": np.array([1])}, verbose=0)
+
+
+def test_a_subclassed_model_of_placeholders_that_is_built_may_be_shared(tmp_path):
+    with emb.placeholders():
+        model = OneTable()
+    model(inputs_of("user"))
     rows = shared(tmp_path / "rows", lambda: model)
     rows.model.compile("sgd", "mse")
     rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)

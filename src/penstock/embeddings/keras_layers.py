@@ -61,11 +61,16 @@ class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may n
     def build(self, input_shape: Any = None) -> None:  # noqa: ARG002  # as Keras has it
         self.built = True
 
-    def call(self, inputs: Any) -> Any:  # noqa: ARG002
-        raise EmbeddingError(
+    def call(self, inputs: Any) -> Any:
+        words = (
             f"this Embedding, {self.name!r}, is a placeholder without rows: give its model to "
             "penstock.embeddings.offload"
         )
+        if tf.executing_eagerly():
+            raise EmbeddingError(words)
+        # Keras makes a graph that it never runs to build a model that is called on a keras.Input.
+        with tf.control_dependencies([tf.debugging.Assert(False, [words])]):
+            return tf.zeros(tf.concat([tf.shape(inputs), [self.output_dim]], axis=0), self.compute_dtype)
 
 
 def _set_build(layer: Any, build: Callable[..., None]) -> None:
@@ -161,16 +166,17 @@ def _called(method: Callable[..., Any], trouble: list[Exception]) -> Callable[..
     weak = weakref.WeakMethod(method)
 
     def call(*arrays: Any) -> Any:
-        found = weak()
         try:
-            if found is None:
-                raise EmbeddingError("a graph looks rows up for a model that was restored since: make the graph anew")
-            return found(*arrays)
+            return (weak() or _is_gone)(*arrays)
         except Exception as error:
             trouble[:] = [error]
             raise
 
     return call
+
+
+def _is_gone(*_: Any) -> Any:
+    raise EmbeddingError("a graph looks rows up for a model that was restored since: make the graph anew")
 
 
 class _OffloadedEmbedding(Offloaded, keras.layers.Embedding):  # type: ignore[misc]
