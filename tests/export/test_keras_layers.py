@@ -1260,3 +1260,69 @@ def test_a_subclassed_model_of_placeholders_that_is_built_may_be_shared(tmp_path
     rows.model.compile("sgd", "mse")
     rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
     assert rows.store.count("_user") == SIZE
+
+
+# -- models and loops of every kind -----------------------------------------------------------------------------------
+
+
+class Holding(keras.Model):
+    """Subclassed, with its tables where `hold` puts them."""
+
+    def __init__(self, hold):
+        super().__init__()
+        self.head = head()
+        layers = hold(self)
+        self.layers_called = lambda: layers  # Keras looks into no function
+
+    def call(self, inputs):
+        return self.head(sum(layer(inputs["user"]) for layer in self.layers_called()))
+
+
+class OwnList(keras.layers.Layer):
+    """A layer with a list that has the name of one of Keras's."""
+
+    def __init__(self):
+        super().__init__()
+        self._operations = [table()]
+
+    def call(self, ids):
+        return self._operations[0](ids)
+
+
+def in_a_set(model):
+    model.other, model.found = table(), {table()}
+    return [model.other, *model.found]
+
+
+def in_a_list_of_keras(model):
+    model.other, model.inner = table(), OwnList()
+    return [model.other, model.inner]
+
+
+def in_equal_paths(model):
+    model.found = {"a.b": table(), "a": {"b": table()}}
+    return [model.found["a.b"], model.found["a"]["b"]]
+
+
+@pytest.mark.parametrize(
+    ("hold", "words"),
+    [
+        (in_a_set, "no path leads to the layer 'embedding.*', which is in a set"),
+        (in_a_list_of_keras, "no path leads to the layer 'embedding.* a name of one of Keras's own"),
+        (in_equal_paths, "two layers have the path 'found.a.b': rename a key"),
+    ],
+)
+def test_a_layer_without_a_path_of_its_own_is_refused_and_does_not_stay_native(hold, words):
+    model = Holding(hold)
+    with pytest.raises(ConfigError, match=words):
+        emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert len(embeddings_in(model)) == 1
+
+
+def test_a_layer_is_found_in_an_attribute_that_begins_as_those_of_tensorflow_do():
+    def hold(model):
+        model._self_table = table()
+        return [model._self_table]
+
+    rows = emb.offload(Holding(hold), "memory:", optimizer=emb.SGD(lr=1.0))
+    assert list(rows.tables) == ["_self_table"]

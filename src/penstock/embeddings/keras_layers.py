@@ -466,8 +466,8 @@ class _Shared:
             start = end
 
 
-def _among(weight: Any, weights: Iterable[Any]) -> bool:
-    return any(weight is one for one in weights)
+def _among(thing: Any, things: Iterable[Any]) -> bool:
+    return any(thing is one for one in things)
 
 
 def _flat(variables: Iterable[Any], dtype: Any) -> Any:
@@ -508,11 +508,25 @@ def _walk(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_internal(attribute: str) -> bool:
-    return attribute in _KERAS_OWN or attribute.startswith("_self_")  # so begin those of TensorFlow
+    return attribute in _KERAS_OWN or attribute.startswith("_self_unconditional_")  # so begin those of TensorFlow
 
 
 def _is_functional(model: Any) -> bool:
     return "Functional" in {kind.__name__ for kind in type(model).__mro__}
+
+
+def _check_paths(model: Any) -> None:
+    """Refuse a layer that Keras knows and no path leads to, or the path of another does: it would stay native."""
+    found: dict[str, Any] = {}
+    for path, layer in _walk(model):
+        if isinstance(layer, keras.layers.Embedding) and found.setdefault(path, layer) is not layer:
+            raise ConfigError(f"two layers have the path {path!r}: rename a key of the dicts that they are in")
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Embedding) and not _among(layer, found.values()):
+            raise ConfigError(
+                f"no path leads to the layer {layer.name!r}, which is in a set, or in an attribute that has a name of "
+                "one of Keras's own: assign it to another attribute, or put it in a list or a dict"
+            )
 
 
 def _check_layer(path: str, layer: Any, everything: Mapping[str, Any]) -> None:
@@ -704,6 +718,7 @@ class KerasLayers(Framework):
         if isinstance(model, _OffloadedModel):
             raise ConfigError("the model is offloaded already: restore it, and offload all of its layers at once")
         _check_no_strategy()
+        _check_paths(model)
 
     def check_layers(self, model: Any, layers: Mapping[str, Any], dense: str) -> None:
         """Refuse layers that cannot be offloaded, and other weights that cannot be shared."""
