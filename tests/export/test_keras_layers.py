@@ -1326,3 +1326,30 @@ def test_a_layer_is_found_in_an_attribute_that_begins_as_those_of_tensorflow_do(
 
     rows = emb.offload(Holding(hold), "memory:", optimizer=emb.SGD(lr=1.0))
     assert list(rows.tables) == ["_self_table"]
+
+
+def test_a_model_may_have_attributes_of_every_name():
+    class Named(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self._rows, self._native, self._table, self.head = table(), "mine", 3, head()
+
+        def call(self, inputs):
+            return self.head(self._rows(inputs["user"]))
+
+    rows = emb.offload(Named(), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert list(rows.tables) == ["_rows"]
+    assert emb.restore(rows)._native == "mine"
+
+
+def test_a_model_whose_class_takes_no_subclass_is_refused_and_not_changed():
+    class Registered(OneTable):
+        def __init_subclass__(cls, *, key):
+            raise AssertionError
+
+    model = Registered()
+    with pytest.raises(ConfigError, match=r"a class below Registered, which refuses it: TypeError.*'key'"):
+        emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert list(embeddings_in(model)) == ["_user"]

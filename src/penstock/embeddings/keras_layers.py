@@ -239,7 +239,7 @@ def _running(name: str) -> Callable[..., Any]:
     """The method of Keras with that name, which raises what a lookup or a step has raised inside of a graph."""
 
     def call(model: _OffloadedModel, *args: Any, **options: Any) -> Any:
-        with model._rows.running():
+        with model._penstock_rows.running():
             return getattr(super(_OffloadedModel, model), name)(*args, **options)
 
     call.__name__ = name
@@ -249,8 +249,8 @@ def _running(name: str) -> Callable[..., Any]:
 class _OffloadedModel:
     """Base of the class that a model has while its rows are elsewhere."""
 
-    _rows: KerasRows
-    _native: type
+    _penstock_rows: KerasRows  # a model of the user may have any other name for its own
+    _penstock_native: type
 
     fit = _running("fit")
     evaluate = _running("evaluate")
@@ -273,16 +273,16 @@ class _OffloadedModel:
         factor = optimizer.scale_loss(tf.constant(1.0)) if hasattr(optimizer, "scale_loss") else tf.constant(1.0)
         logs = super().train_step(data)  # type: ignore[misc]
         skips = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        self._rows.step_in_graph(1.0 / factor, skips_not_finite=skips)
+        self._penstock_rows.step_in_graph(1.0 / factor, skips_not_finite=skips)
         return logs
 
     @property
     def trainable_variables(self) -> Any:
-        return super().trainable_variables or self._rows.anchors()  # type: ignore[misc]
+        return super().trainable_variables or self._penstock_rows.anchors()  # type: ignore[misc]
 
     @property
     def trainable_weights(self) -> Any:
-        return super().trainable_weights or self._rows.anchors()  # type: ignore[misc]
+        return super().trainable_weights or self._penstock_rows.anchors()  # type: ignore[misc]
 
     def get_config(self) -> Any:
         raise _not_saved("the model")
@@ -413,7 +413,7 @@ class KerasRows(OffloadedRows):
         self.refresh()
         for layer in layers.values():
             _put_back(layer, tables.pop(0))
-        _swap_model(self.model, type(self.model)._native)
+        _swap_model(self.model, type(self.model)._penstock_native)
 
     def _tell_unstepped(self) -> None:
         if not self._steps:
@@ -609,6 +609,22 @@ def _in_parts(weight: Any) -> Iterator[tuple[Ids, Rows]]:
         yield np.arange(start, start + len(some)), some
 
 
+def _offloaded_class(native: type, rows: KerasRows) -> type:
+    """The class of a model while its rows are elsewhere; ConfigError where the user's own can have none below it."""
+    own = {
+        "_penstock_rows": rows,
+        "_penstock_native": native,
+        "__module__": native.__module__,
+        "__qualname__": native.__qualname__,
+    }
+    try:
+        return types.new_class(native.__name__, (_OffloadedModel, native), {}, lambda body: body.update(own))
+    except Exception as error:  # `__init_subclass__` is the user's, and may raise anything
+        raise ConfigError(
+            f"offload makes a class below {native.__name__}, which refuses it: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _swap_model(model: Any, kind: type) -> None:
     model.__class__ = kind
     if getattr(model, "compiled", False):
@@ -747,17 +763,14 @@ class KerasLayers(Framework):
         shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
         trouble: list[Exception] = []
         tables = {path: _Gradients(path, specs[path], store, trouble) for path in layers}
+        rows = KerasRows(model, store, tables, shared, trouble)
+        kind = _offloaded_class(type(model), rows)
         for path, layer in layers.items():
             _swap(layer, tables[path])
         for _, part in reversed(list(_walk(model))):  # a model in another one comes first
             if isinstance(part, keras.Sequential) and _takes_ids(part):
                 _have_int64(part)
-        rows = KerasRows(model, store, tables, shared, trouble)
-        native = type(model)
-        own = {"_rows": rows, "_native": native, "__module__": native.__module__, "__qualname__": native.__qualname__}
-        _swap_model(
-            model, types.new_class(native.__name__, (_OffloadedModel, native), {}, lambda body: body.update(own))
-        )
+        _swap_model(model, kind)
         return rows
 
     @contextmanager
@@ -769,7 +782,7 @@ class KerasLayers(Framework):
         try:
             for layer in layers.values():
                 _put_back(layer, all_rows(layer._table.store, layer._table.spec))
-            model.__class__ = offloaded._native
+            model.__class__ = offloaded._penstock_native
             yield
         finally:
             model.__class__ = offloaded
