@@ -1353,3 +1353,12 @@ def test_a_model_whose_class_takes_no_subclass_is_refused_and_not_changed():
     with pytest.raises(ConfigError, match=r"a class below Registered, which refuses it: TypeError.*'key'"):
         emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
     assert list(embeddings_in(model)) == ["_user"]
+
+
+def test_an_offload_has_no_garbage_collected_for_each_of_many_layers(monkeypatch):
+    collected = []
+    model = functional(2)
+    monkeypatch.setattr("gc.collect", lambda *_: collected.append(1))
+    emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert not collected
+    assert model.layers[2].weights == []

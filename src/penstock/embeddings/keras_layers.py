@@ -633,7 +633,10 @@ def _swap_model(model: Any, kind: type) -> None:
 
 
 def _swap(layer: Any, table: _Gradients) -> None:
-    if "_embeddings" in vars(layer):
+    weight = vars(layer).get("_embeddings")
+    if weight is not None:
+        layer._untrack_variable(weight)
+        layer._embeddings = None  # where a variable is deleted, Keras has all garbage of the process collected
         del layer._embeddings
     if "_own_build" not in vars(layer):
         _set_build(layer, _OffloadedEmbedding.build)
