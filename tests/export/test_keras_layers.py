@@ -1362,3 +1362,12 @@ def test_an_offload_has_no_garbage_collected_for_each_of_many_layers(monkeypatch
     emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
     assert not collected
     assert model.layers[2].weights == []
+
+
+@pytest.mark.filterwarnings("ignore:The structure of `inputs`")  # of Keras, but it takes the dict
+def test_a_sequential_whose_input_becomes_int64_takes_the_dict_that_it_took():
+    model = keras.Sequential([keras.Input((), name="user"), table(), head()])
+    emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    assert model.inputs[0].dtype == "int64"
+    model.compile("sgd", "mse")
+    model.fit(USER.tf_dataset([{**row, "y": 1.0} for row in ROWS], label="y"), shuffle=False, verbose=0)

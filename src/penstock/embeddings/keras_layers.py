@@ -666,7 +666,8 @@ def _have_int64(model: Any) -> None:
     first = model._layers[0]
     if isinstance(first, keras.layers.InputLayer):
         if first.dtype != "int64":
-            model._layers = [keras.layers.InputLayer(batch_shape=first.batch_shape, dtype="int64"), *model.layers]
+            whole = keras.layers.InputLayer(batch_shape=first.batch_shape, dtype="int64", name=first.name)
+            model._layers = [whole, *model.layers]
             model._functional = None
             model.build(first.batch_shape)
         return
