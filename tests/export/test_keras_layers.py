@@ -1371,3 +1371,26 @@ def test_a_sequential_whose_input_becomes_int64_takes_the_dict_that_it_took():
     assert model.inputs[0].dtype == "int64"
     model.compile("sgd", "mse")
     model.fit(USER.tf_dataset([{**row, "y": 1.0} for row in ROWS], label="y"), shuffle=False, verbose=0)
+
+
+class Asking(keras.callbacks.Callback):
+    """Looks up an id that is not there, and goes on."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        with pytest.raises(IndexError):
+            self.model({"user": np.array([SIZE])})
+
+
+def test_an_error_that_a_callback_has_caught_is_not_raised_by_fit():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, callbacks=[Asking()], verbose=0)
+
+    def broken():
+        yield USER.encode(ROWS), LABELS
+        raise ValueError("the dataset is broken")
+
+    inputs = {"user": tf.TensorSpec((None,), tf.int64)}
+    dataset = tf.data.Dataset.from_generator(broken, output_signature=(inputs, tf.TensorSpec((None, 1), tf.float32)))
+    with pytest.raises(tf.errors.OpError, match="the dataset is broken"):
+        rows.model.fit(dataset, callbacks=[Asking()], shuffle=False, verbose=0)

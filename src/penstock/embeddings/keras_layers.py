@@ -258,7 +258,13 @@ class _OffloadedModel:
     train_on_batch = _running("train_on_batch")
     test_on_batch = _running("test_on_batch")
     predict_on_batch = _running("predict_on_batch")
-    load_weights = _running("load_weights")
+
+    def load_weights(self, *args: Any, **options: Any) -> None:
+        trouble = self._penstock_rows.trouble
+        trouble.clear()
+        super().load_weights(*args, **options)  # type: ignore[misc]  # the class of Keras comes behind this one
+        if trouble:
+            raise trouble.pop()
 
     def compile(self, *args: Any, **options: Any) -> None:
         own = super().compile  # type: ignore[misc]  # the class of Keras comes behind this one
@@ -393,17 +399,20 @@ class KerasRows(OffloadedRows):
     def running(self) -> Iterator[None]:
         """Raise in place of an error of TensorFlow what a function of ours has raised in its graph."""
         self._tell_unstepped()
+        causes: list[Exception] = []
         self.trouble.clear()
         self._runs += 1
         try:
             yield
-        except tf.errors.OpError:
-            if not self.trouble:
+        except tf.errors.OpError as error:
+            # Of another graph it may be there still: an error that the user's code has caught, or another thread's.
+            causes = [cause for cause in self.trouble if str(cause) in str(error)]
+            if not causes:
                 raise
         finally:
             self._runs -= 1
-        if self.trouble:
-            raise self.trouble.pop()
+        if causes:
+            raise causes.pop()
 
     def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
         if not self.model.built:
