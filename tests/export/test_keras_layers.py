@@ -1394,3 +1394,26 @@ def test_an_error_that_a_callback_has_caught_is_not_raised_by_fit():
     dataset = tf.data.Dataset.from_generator(broken, output_signature=(inputs, tf.TensorSpec((None, 1), tf.float32)))
     with pytest.raises(tf.errors.OpError, match="the dataset is broken"):
         rows.model.fit(dataset, callbacks=[Asking()], shuffle=False, verbose=0)
+
+
+class Interrupted(keras.optimizers.SGD):
+    """Fails where the gradients are there and nobody has taken a step."""
+
+    def apply(self, grads, trainable_variables=None):
+        if self.fails:
+            raise KeyboardInterrupt
+        super().apply(grads, trainable_variables)
+
+
+def test_a_train_step_that_was_broken_off_leaves_no_gradient_to_the_next_one():
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    optimizer = Interrupted(0.0)
+    rows.model.compile(optimizer, "mse", run_eagerly=True)
+    optimizer.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        rows.model.fit({"user": np.array([3])}, np.array([[9.0]]), verbose=0)
+    optimizer.fails = False
+    before = rows.store.fetch("layers.1", np.arange(SIZE)).rows
+    rows.model.fit({"user": np.array([4])}, np.array([[9.0]]), verbose=0)
+    changed = (rows.store.fetch("layers.1", np.arange(SIZE)).rows != before).any(axis=1)
+    assert np.flatnonzero(changed).tolist() == [4]

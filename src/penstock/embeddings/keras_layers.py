@@ -239,7 +239,7 @@ def _running(name: str) -> Callable[..., Any]:
     """The method of Keras with that name, which raises what a lookup or a step has raised inside of a graph."""
 
     def call(model: _OffloadedModel, *args: Any, **options: Any) -> Any:
-        with model._penstock_rows.running():
+        with model._penstock_rows.running(trains=name in {"fit", "train_on_batch"}):
             return getattr(super(_OffloadedModel, model), name)(*args, **options)
 
     call.__name__ = name
@@ -396,14 +396,20 @@ class KerasRows(OffloadedRows):
         return [layer._table.anchor for layer in layers if layer.trainable]
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Raise in place of an error of TensorFlow what a function of ours has raised in its graph."""
+    def running(self, *, trains: bool) -> Iterator[None]:
+        """Raise in place of an error of TensorFlow what a function of ours has raised in its graph.
+
+        Args:
+            trains: whether gradients that an error has left without a step are forgotten.
+        """
         self._tell_unstepped()
         causes: list[Exception] = []
+        whole = False
         self.trouble.clear()
         self._runs += 1
         try:
             yield
+            whole = True
         except tf.errors.OpError as error:
             # Of another graph it may be there still: an error that the user's code has caught, or another thread's.
             causes = [cause for cause in self.trouble if str(cause) in str(error)]
@@ -411,6 +417,9 @@ class KerasRows(OffloadedRows):
                 raise
         finally:
             self._runs -= 1
+            if trains and not whole:
+                for table in self._gradients.values():
+                    table.taken()
         if causes:
             raise causes.pop()
 
