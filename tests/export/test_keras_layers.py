@@ -1417,3 +1417,23 @@ def test_a_train_step_that_was_broken_off_leaves_no_gradient_to_the_next_one():
     rows.model.fit({"user": np.array([4])}, np.array([[9.0]]), verbose=0)
     changed = (rows.store.fetch("layers.1", np.arange(SIZE)).rows != before).any(axis=1)
     assert np.flatnonzero(changed).tolist() == [4]
+
+
+def test_a_restore_that_runs_out_of_memory_on_the_way_leaves_the_model_offloaded(monkeypatch):
+    rows = emb.offload(functional(2), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    made = []
+
+    def constant(value):
+        made.append(value)
+        if len(made) == 2:
+            raise MemoryError
+        return tf.convert_to_tensor(value)
+
+    monkeypatch.setattr("penstock.embeddings.keras_layers.tf.constant", constant)
+    with pytest.raises(MemoryError):
+        emb.restore(rows)
+    monkeypatch.undo()
+    assert list(rows.layers()) == ["layers.2", "layers.3"]
+    rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)
+    assert len(emb.restore(rows).weights) == 4

@@ -427,10 +427,15 @@ class KerasRows(OffloadedRows):
         if not self.model.built:
             _build(self.model, sample)
         self._tell_unstepped()
-        tables = [all_rows(layer._table.store, layer._table.spec) for layer in layers.values()]
+        found = [all_rows(layer._table.store, layer._table.spec) for layer in layers.values()]
         self.refresh()
-        for layer in layers.values():
-            _put_back(layer, tables.pop(0))
+        tables = [layer._table for layer in layers.values()]
+        try:
+            for layer in layers.values():
+                _put_back(layer, found.pop(0))
+        except BaseException:  # out of memory, which may be that of a device
+            _swap_back(layers.values(), tables)
+            raise
         _swap_model(self.model, type(self.model)._penstock_native)
 
     def _tell_unstepped(self) -> None:
@@ -663,9 +668,16 @@ def _swap(layer: Any, table: _Gradients) -> None:
     layer.supports_jit = False
 
 
+def _swap_back(layers: Iterable[Any], tables: Iterable[_Gradients]) -> None:
+    """Offload once more what is native of these layers."""
+    for layer, table in zip(layers, tables, strict=True):
+        if not isinstance(layer, Offloaded):
+            _swap(layer, table)
+
+
 def _put_back(layer: Any, rows: Rows) -> None:
-    del layer._table
     layer.__class__ = keras.layers.Embedding
+    del layer._table
     layer.build = layer._own_build
     del layer._own_build
     layer.supports_jit = True
@@ -799,7 +811,7 @@ class KerasLayers(Framework):
     def materialized(self, model: Any) -> Iterator[None]:
         """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
         layers = self.offloaded_layers(model)
-        tables = {path: layer._table for path, layer in layers.items()}
+        tables = [layer._table for layer in layers.values()]
         offloaded = type(model)
         try:
             for layer in layers.values():
@@ -808,9 +820,7 @@ class KerasLayers(Framework):
             yield
         finally:
             model.__class__ = offloaded
-            for path, layer in layers.items():
-                if not isinstance(layer, Offloaded):
-                    _swap(layer, tables[path])
+            _swap_back(layers.values(), tables)
 
 
 # -- feature columns --------------------------------------------------------------------------------------------------
