@@ -1437,3 +1437,12 @@ def test_a_restore_that_runs_out_of_memory_on_the_way_leaves_the_model_offloaded
     assert list(rows.layers()) == ["layers.2", "layers.3"]
     rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)
     assert len(emb.restore(rows).weights) == 4
+
+
+def test_a_step_of_shared_weights_takes_no_table_along(tmp_path):
+    rows = shared(tmp_path / "rows", lambda: functional(2))
+    parameters, others = rows._shared.variables()
+    assert [variable.name for variable in parameters] == ["kernel", "bias"]
+    assert others == []
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)

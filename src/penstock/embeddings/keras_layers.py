@@ -449,10 +449,12 @@ class KerasRows(OffloadedRows):
 class _Shared:
     """The other weights of a model, which are in the store too."""
 
-    def __init__(self, model: Any, store: TrainingStore, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, store: TrainingStore, layers: Iterable[Any]) -> None:
+        parameters = _parameters(model, layers)
+        rows = [vars(layer).get("_embeddings") for layer in layers]
         self._model = model
         self._parameters = list(parameters.values())
-        self._others = [weight for weight in model.weights if not _among(weight, self._parameters)]
+        self._others = [weight for weight in model.weights if not _among(weight, [*self._parameters, *rows])]
         self._other_values = _flat(self._others, tf.float64).numpy()
         shapes = {path: tuple(variable.shape) for path, variable in parameters.items()}
         self._there = SharedParameters(store, shapes, _flat(self._parameters, tf.float32).numpy())
@@ -794,7 +796,7 @@ class KerasLayers(Framework):
         self, model: Any, layers: Mapping[str, Any], specs: Mapping[str, TableSpec], store: TrainingStore, dense: str
     ) -> KerasRows:
         """Have the layers look rows up in the tables."""
-        shared = _Shared(model, store, _parameters(model, layers.values())) if dense == "shared" else None
+        shared = _Shared(model, store, layers.values()) if dense == "shared" else None
         trouble: list[Exception] = []
         tables = {path: _Gradients(path, specs[path], store, trouble) for path in layers}
         rows = KerasRows(model, store, tables, shared, trouble)
