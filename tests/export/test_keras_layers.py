@@ -1446,3 +1446,47 @@ def test_a_step_of_shared_weights_takes_no_table_along(tmp_path):
     assert others == []
     rows.model.compile("sgd", "mse")
     rows.model.fit(BOTH.encode(ROWS), LABELS, verbose=0)
+
+
+class OwnGraphs(InAGraph):
+    """Has a graph in an attribute too."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.attribute = tf.function(self.inner)
+
+    def call(self, inputs):
+        return self.graph(inputs) + self.attribute(inputs)
+
+
+def test_graphs_that_a_model_has_made_of_its_layers_are_made_anew(tmp_path):
+    model = OwnGraphs(functional(1))
+    batch = {"user": tf.constant(USER.encode(ROWS)["user"])}
+    model(batch)
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.5))
+    before = rows.store.fetch("inner.layers.1", np.arange(SIZE)).rows
+    model.compile("sgd", "mse")
+    model.fit(batch, LABELS, batch_size=64, verbose=0)
+    assert (rows.store.fetch("inner.layers.1", np.arange(SIZE)).rows != before).any(axis=1).all()
+    expected = model(batch)
+
+    exporter = offloaded_exporter(rows, USER)
+    outputs = describe_outputs(["out"], exporter.answer(USER.encode(ROWS)).arrays, len(ROWS))
+    with exporter.materialized(2**20):
+        assert np.allclose(model(batch), expected)
+        exporter.write("saved_model", tmp_path, GraphSignature(USER.inputs, outputs, USER.encode(ROWS)))
+    check_no_python(tmp_path / "saved_model")
+
+    model.fit(batch, LABELS, batch_size=64, verbose=0)
+    expected = model(batch)
+    assert np.allclose(emb.restore(rows)(batch), expected)
+
+
+def test_a_graph_of_the_users_own_that_was_made_before_the_offload_reads_no_old_rows():
+    model = functional(1)
+    graph = tf.function(model)
+    batch = {"user": tf.constant([1])}
+    graph(batch)
+    emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
+    with pytest.raises(tf.errors.OpError, match=r"is not in \[0, 0\)"):
+        graph(batch)

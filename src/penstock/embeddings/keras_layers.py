@@ -436,6 +436,7 @@ class KerasRows(OffloadedRows):
         except BaseException:  # out of memory, which may be that of a device
             _swap_back(layers.values(), tables)
             raise
+        _forget_graphs(self.model)
         _swap_model(self.model, type(self.model)._penstock_native)
 
     def _tell_unstepped(self) -> None:
@@ -660,6 +661,9 @@ def _swap_model(model: Any, kind: type) -> None:
 def _swap(layer: Any, table: _Gradients) -> None:
     weight = vars(layer).get("_embeddings")
     if weight is not None:
+        # A graph of the user's own may go on to read it: that is an error then, and takes no memory.
+        nothing = tf.zeros((0, layer.output_dim))
+        tf.raw_ops.AssignVariableOp(resource=weight.value.handle, value=nothing, validate_shape=False)
         layer._untrack_variable(weight)
         layer._embeddings = None  # where a variable is deleted, Keras has all garbage of the process collected
         del layer._embeddings
@@ -668,6 +672,17 @@ def _swap(layer: Any, table: _Gradients) -> None:
     layer.__class__ = _OffloadedEmbedding
     layer._table = table
     layer.supports_jit = False
+
+
+def _forget_graphs(model: Any) -> None:
+    """Have every `tf.function` of the model's layers make its graphs anew: those that it has are of other rows."""
+    for _, layer in _walk(model):
+        for function in itertools.chain.from_iterable(vars(kind).values() for kind in type(layer).__mro__):
+            if isinstance(function, tf.types.experimental.PolymorphicFunction):
+                function._descriptor_cache.pop(layer, None)  # a decorated method has one for each object
+        for name, function in list(vars(layer).items()):
+            if isinstance(function, tf.types.experimental.PolymorphicFunction):
+                setattr(layer, name, function._clone(None))
 
 
 def _swap_back(layers: Iterable[Any], tables: Iterable[_Gradients]) -> None:
@@ -806,6 +821,7 @@ class KerasLayers(Framework):
         for _, part in reversed(list(_walk(model))):  # a model in another one comes first
             if isinstance(part, keras.Sequential) and _takes_ids(part):
                 _have_int64(part)
+        _forget_graphs(model)
         _swap_model(model, kind)
         return rows
 
@@ -819,10 +835,12 @@ class KerasLayers(Framework):
             for layer in layers.values():
                 _put_back(layer, all_rows(layer._table.store, layer._table.spec))
             model.__class__ = offloaded._penstock_native
+            _forget_graphs(model)
             yield
         finally:
             model.__class__ = offloaded
             _swap_back(layers.values(), tables)
+            _forget_graphs(model)
 
 
 # -- feature columns --------------------------------------------------------------------------------------------------
