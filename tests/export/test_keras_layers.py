@@ -4,6 +4,7 @@ import collections
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import numpy as np
@@ -1490,3 +1491,49 @@ def test_a_graph_of_the_users_own_that_was_made_before_the_offload_reads_no_old_
     emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
     with pytest.raises(tf.errors.OpError, match=r"is not in \[0, 0\)"):
         graph(batch)
+
+
+class Waiting(keras.callbacks.Callback):
+    """Is in `fit` until it may go on."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.go_on = threading.Event(), threading.Event()
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.inside.set()
+        assert self.go_on.wait(60)
+
+
+def test_layers_are_not_changed_while_another_thread_is_in_fit(tmp_path):
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=0.5))
+    rows.model.compile("sgd", "mse")
+    waiting = Waiting()
+    trainer = threading.Thread(
+        target=rows.model.fit, args=(USER.encode(ROWS), LABELS), kwargs={"callbacks": [waiting], "verbose": 0}
+    )
+    trainer.start()
+    try:
+        assert waiting.inside.wait(60)
+        with pytest.raises(EmbeddingError, match="another thread is in fit"):
+            emb.restore(rows)
+        with pytest.raises(EmbeddingError, match="save it in a callback of fit"):
+            ps.export.save(rows, tmp_path / "artifact", features=USER, probes=ROWS[:8])
+    finally:
+        waiting.go_on.set()
+        trainer.join()
+    emb.restore(rows)
+
+
+def test_a_callback_saves_and_fit_goes_on_to_train_rows(tmp_path):
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=0.5))
+    rows.model.compile("sgd", "mse")
+    saved = []
+
+    class Saving(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            ps.export.save(rows, tmp_path / str(epoch), features=USER, probes=ROWS[:8])
+            saved.append(rows.store.fetch("layers.1", np.arange(SIZE)).rows)
+
+    rows.model.fit(USER.encode(ROWS), LABELS, epochs=2, callbacks=[Saving()], verbose=0)
+    assert (saved[0] != saved[1]).any(axis=1).all()

@@ -323,7 +323,10 @@ class KerasRows(OffloadedRows):
         self._shared = shared
         self.trouble = trouble
         self._steps = 0
-        self._runs = 0
+        self._runs: list[int] = []
+        """The thread of each `fit`, `evaluate` or `predict` that goes on."""
+        self._changing = threading.RLock()
+        """Is held while layers are native, so that none of those begins."""
         self._lr = Rates(self.tables)
 
     @property
@@ -405,8 +408,9 @@ class KerasRows(OffloadedRows):
         self._tell_unstepped()
         causes: list[Exception] = []
         whole = False
+        with self._changing:
+            self._runs.append(threading.get_ident())
         self.trouble.clear()
-        self._runs += 1
         try:
             yield
             whole = True
@@ -416,14 +420,33 @@ class KerasRows(OffloadedRows):
             if not causes:
                 raise
         finally:
-            self._runs -= 1
+            self._runs.remove(threading.get_ident())
             if trains and not whole:
                 for table in self._gradients.values():
                     table.taken()
         if causes:
             raise causes.pop()
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have no other thread in `fit`, `evaluate` or `predict`: a graph that it made of native layers would be kept.
+
+        Raises:
+            EmbeddingError: there is one.
+        """
+        with self._changing:
+            if set(self._runs) - {threading.get_ident()}:
+                raise EmbeddingError(
+                    "another thread is in fit, evaluate or predict of the model, whose layers cannot be changed "
+                    "meanwhile: save or restore it afterwards, or save it in a callback of fit"
+                )
+            yield
+
     def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
+        with self.alone():
+            self._put_back(layers, sample)
+
+    def _put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
         if not self.model.built:
             _build(self.model, sample)
         self._tell_unstepped()
@@ -830,17 +853,15 @@ class KerasLayers(Framework):
         """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
         layers = self.offloaded_layers(model)
         tables = [layer._table for layer in layers.values()]
-        offloaded = type(model)
-        try:
-            for layer in layers.values():
-                _put_back(layer, all_rows(layer._table.store, layer._table.spec))
-            model.__class__ = offloaded._penstock_native
-            _forget_graphs(model)
-            yield
-        finally:
-            model.__class__ = offloaded
-            _swap_back(layers.values(), tables)
-            _forget_graphs(model)
+        with model._penstock_rows.alone():
+            try:
+                for layer in layers.values():
+                    _put_back(layer, all_rows(layer._table.store, layer._table.spec))
+                _forget_graphs(model)
+                yield
+            finally:
+                _swap_back(layers.values(), tables)
+                _forget_graphs(model)
 
 
 # -- feature columns --------------------------------------------------------------------------------------------------
