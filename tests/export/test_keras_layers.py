@@ -1537,3 +1537,23 @@ def test_a_callback_saves_and_fit_goes_on_to_train_rows(tmp_path):
 
     rows.model.fit(USER.encode(ROWS), LABELS, epochs=2, callbacks=[Saving()], verbose=0)
     assert (saved[0] != saved[1]).any(axis=1).all()
+
+
+class Mapped(OneTable):
+    def call(self, inputs):
+        return self.head(tf.vectorized_map(self._user, inputs["user"]))
+
+
+def test_rows_that_no_backward_pass_reaches_are_told_of_once():
+    rows = emb.offload(Mapped(), "memory:", optimizer=emb.SGD(lr=1.0))
+    rows.model.compile("sgd", "mse")
+    with pytest.warns(UserWarning, match="layer '_user' was looked up, and no backward pass has reached it") as told:
+        rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    assert len(told) == 1
+    rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(rows.model.trainable_variables[0].value)
+        loss = tf.reduce_sum(rows.model(USER.encode(ROWS)))
+    tape.gradient(loss, rows.model.trainable_variables[0].value)
+    with pytest.warns(UserWarning, match="watch_accessed_variables=False"):
+        rows.step()

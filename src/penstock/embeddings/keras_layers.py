@@ -91,6 +91,9 @@ class _Gradients:
         self.store = store
         self.passes = 0
         """Backward passes since the last step."""
+        self.reached = False
+        """Whether there was ever one."""
+        self._looked_up = self._told = False
         self.anchor = keras.Variable(0.0, dtype="float32", name="rows")
         """A tape follows a lookup because of this: rows come from no variable that it could know."""
         self.trouble = trouble
@@ -104,7 +107,8 @@ class _Gradients:
         width, take = self.spec.width, _called(self._take, self.trouble)
         flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
         types = [tf.float32, tf.int64, tf.int64]
-        rows, distinct, places = tf.numpy_function(_called(self._fetch, self.trouble), [flat], types)
+        fetch = _called(self._fetch_trained if trained else self._fetch, self.trouble)
+        rows, distinct, places = tf.numpy_function(fetch, [flat], types)
         rows.set_shape((None, width))
         distinct.set_shape((None,))
         places.set_shape((None,))
@@ -128,7 +132,12 @@ class _Gradients:
         distinct, places = np.unique(ids, return_inverse=True)
         return self.store.fetch(self.spec.name, distinct).rows, distinct, places.astype(np.int64, copy=False)
 
+    def _fetch_trained(self, ids: Ids) -> tuple[Rows, Ids, Ids]:
+        self._looked_up = True
+        return self._fetch(ids)
+
     def _take(self, ids: Ids, grads: Rows) -> Any:
+        self.reached = True
         with self._lock:
             self._parts.append((ids.copy(), grads.copy()))  # the arrays are TensorFlow's
             if len(self._parts) > _PARTS_KEPT:
@@ -144,6 +153,17 @@ class _Gradients:
         with self._lock:
             parts, self._parts, self.passes = self._parts, [], 0
         return _joined(parts) if parts else None
+
+    def tell_unreached(self) -> None:
+        """Warn once where rows were looked up to be trained, and a step comes before any gradient of them."""
+        if self._looked_up and not self.reached and not self._told:
+            self._told = True
+            warnings.warn(
+                f"layer {self.path!r} was looked up, and no backward pass has reached it, so its rows are not trained. "
+                "No pass does so in tf.vectorized_map, nor under a tape with watch_accessed_variables=False; set "
+                "trainable=False where they are not to be trained",
+                stacklevel=2,
+            )
 
 
 def _joined(parts: list[tuple[Ids, Rows]]) -> tuple[Ids, Rows]:
@@ -374,6 +394,8 @@ class KerasRows(OffloadedRows):
 
     def _apply(self, scale: Any, skips_not_finite: Any, values: Rows, others: Any) -> Rows:
         self._steps += 1
+        for table in self._gradients.values():
+            table.tell_unreached()
         found = {path: gradients for path, table in self._gradients.items() if (gradients := table.taken()) is not None}
         scaled = {path: (ids, grads * np.float32(scale)) for path, (ids, grads) in found.items()}
         try:
