@@ -1557,3 +1557,36 @@ def test_rows_that_no_backward_pass_reaches_are_told_of_once():
     tape.gradient(loss, rows.model.trainable_variables[0].value)
     with pytest.warns(UserWarning, match="watch_accessed_variables=False"):
         rows.step()
+
+
+def copied_within():
+    with emb.placeholders():
+        return keras.models.clone_model(functional(1))
+
+
+def placeholder():
+    with emb.placeholders():
+        return functional(1)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        copied_within,
+        lambda: keras.models.clone_model(placeholder()),
+        lambda: type(placeholder()).from_config(placeholder().get_config()),
+        lambda: keras.models.model_from_json(placeholder().to_json()),
+    ],
+    ids=["clone within", "clone", "config", "JSON"],
+)
+def test_a_copy_of_a_placeholder_is_offloaded_and_restored(copy):
+    rows = emb.offload(copy(), "memory:", optimizer=emb.SGD(lr=0.5))
+    rows.model.compile("sgd", "mse")
+    rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
+    expected = rows.model.predict(USER.encode(ROWS), verbose=0)
+    assert np.allclose(emb.restore(rows).predict(USER.encode(ROWS), verbose=0), expected, atol=1e-6)
+
+
+def test_a_placeholder_has_no_weights_to_save(tmp_path):
+    with pytest.raises(EmbeddingError, match="is a placeholder without rows"):
+        placeholder().save_weights(tmp_path / "all.weights.h5")

@@ -39,6 +39,7 @@ from penstock.embeddings.offloading import (
     all_rows,
     check_finite,
     inside_placeholders,
+    placeholders,
 )
 from penstock.embeddings.rules import Ids, Rows
 from penstock.embeddings.shared_parameters import SharedParameters
@@ -62,15 +63,29 @@ class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may n
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        words = (
+        if tf.executing_eagerly():
+            raise self._no_rows()
+        # Keras makes a graph that it never runs to build a model that is called on a keras.Input.
+        with tf.control_dependencies([tf.debugging.Assert(False, [str(self._no_rows())])]):
+            return tf.zeros(tf.concat([tf.shape(inputs), [self.output_dim]], axis=0), self.compute_dtype)
+
+    def save_own_variables(self, store: Any) -> None:  # noqa: ARG002  # as Keras has it
+        raise self._no_rows()
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """A placeholder of its own, as `clone_model` makes one, wherever that is called."""
+        with placeholders():
+            return keras.layers.Embedding.from_config(config)
+
+    def _no_rows(self) -> EmbeddingError:
+        return EmbeddingError(
             f"this Embedding, {self.name!r}, is a placeholder without rows: give its model to "
             "penstock.embeddings.offload"
         )
-        if tf.executing_eagerly():
-            raise EmbeddingError(words)
-        # Keras makes a graph that it never runs to build a model that is called on a keras.Input.
-        with tf.control_dependencies([tf.debugging.Assert(False, [words])]):
-            return tf.zeros(tf.concat([tf.shape(inputs), [self.output_dim]], axis=0), self.compute_dtype)
+
+
+_Placeholder.__name__, _Placeholder.__module__ = "Embedding", "keras.layers"  # so a config of it is one of Keras
 
 
 def _set_build(layer: Any, build: Callable[..., None]) -> None:
