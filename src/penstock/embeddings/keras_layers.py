@@ -372,8 +372,11 @@ class KerasRows(OffloadedRows):
     def step(self, *, scale: float = 1.0) -> None:
         """Have the store take a step for every row that has a gradient since the last step.
 
-        `fit` of the model does so at the end of each train step.  Where the other weights are shared, the store gets
-        what has changed in them since the last step, and they become what is there then.
+        `fit` of the model does so at the end of each train step.  Each backward pass through a lookup leaves a
+        gradient, whatever variables the tape is asked for, so ask it once: `tape.gradient(loss, (some, others))`.
+
+        Where the other weights are shared, the store gets what has changed in them since the last step, and they become
+        what is there then.
 
         Args:
             scale: multiplies all gradients.

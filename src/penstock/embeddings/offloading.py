@@ -348,7 +348,8 @@ def offload(
 def restore(rows: OffloadedRows, sample: Any = None) -> Any:
     """Give the layers a weight with all rows back, and return the model.
 
-    Rows that were never trained are those of their table's rule.
+    Rows that were never trained are those of their table's rule.  Compile a model of Keras again before you train it
+    on: the optimizer that it has does not know its new weights.
 
     Args:
         rows: what `offload` returned.
