@@ -28,6 +28,9 @@ from penstock.errors import InvalidItem
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 _TRUNCATED = "input data was truncated"
+_NOT_UTF8 = "text that is not UTF-8"
+_NOT_UTF8_IN_MSGSPEC = "Invalid UTF-8 encoded string"
+"""From 0.23 on; before, msgspec raised a UnicodeDecodeError."""
 _NO_MEMBER = re.compile(r"Invalid enum value (-?\d+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
 _NO_JSON_AT_ALL = "JSON is malformed: invalid character (byte 0)"
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*+\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u|\\?\Z)")
@@ -136,7 +139,7 @@ def explain(exc: BaseException) -> tuple[str, str]:
     if isinstance(exc, RecursionError):
         return "nested too deeply", ""
     if isinstance(exc, UnicodeDecodeError):
-        return "text that is not UTF-8", ""
+        return _NOT_UTF8, ""
     if isinstance(exc, CALLERS_FAULTS):
         return str(exc) or "not a valid value", ""
     return f"{type(exc).__name__}: {exc}", ""
@@ -152,6 +155,8 @@ def _from_msgspec(exc: msgspec.MsgspecError) -> tuple[str, str]:
     cause = exc.__cause__
     if isinstance(cause, UnreadablePart):
         text, path = cause.within(path)
+    elif text == _NOT_UTF8_IN_MSGSPEC:
+        text = _NOT_UTF8
     elif cause is None and text.startswith(_OPENINGS):
         text = text[0].lower() + text[1:]
     return text, "" if path == "$" else path
