@@ -156,7 +156,7 @@ class Timed(MemoryTrainingStore):
 
 
 def parts_of_fit(sizes: Sizes) -> dict[str, float]:
-    """Milliseconds of a step of `fit`, and of what is in it; a call of `fit` has as many steps as a round has laps."""
+    """Milliseconds of a step of `fit`, and of what is in it; a call of `fit` has as many steps as a round has turns."""
     import keras
 
     draw, store, steps = np.random.default_rng(0), Timed(), sizes.laps * 2
