@@ -170,7 +170,7 @@ def _with_unknown(unknown: Any, column: str, why: str, values: Values, known: An
 
 
 def _weights(kind: Bucketized | Hashed | Vocabulary | Ids, live: Any, columns: RawColumns, column: str) -> Any:
-    """What each value weighs; None for a feature of one value that cannot be empty."""
+    """The weight of each value; None for a feature of one value that cannot be empty."""
     if kind.many is None and not has_weights(kind):
         return None
     if kind.many is None or kind.weights is None:
