@@ -58,10 +58,12 @@ _UNSTEPPED: Final = 1000
 # -- placeholders -----------------------------------------------------------------------------------------------------
 
 
-class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may not be there where types are checked
+class _WithoutRows(keras.layers.Embedding):  # type: ignore[misc]  # Keras may not be there where types are checked
     def build(self, input_shape: Any = None) -> None:  # noqa: ARG002  # as Keras has it
         self.built = True
 
+
+class _Placeholder(_WithoutRows):
     def call(self, inputs: Any) -> Any:
         if tf.executing_eagerly():
             raise self._no_rows()
@@ -88,10 +90,10 @@ class _Placeholder(keras.layers.Embedding):  # type: ignore[misc]  # Keras may n
 _Placeholder.__name__, _Placeholder.__module__ = "Embedding", "keras.layers"  # so a config of it is one of Keras
 
 
-def _set_build(layer: Any, build: Callable[..., None]) -> None:
-    """Have `layer.build`, which Keras keeps on the object, call another function."""
+def _set_build(layer: Any) -> None:
+    """Have `layer.build`, which Keras keeps on the object, make no rows."""
     layer._own_build = layer.build
-    layer.build = functools.partial(build, layer)
+    layer.build = functools.partial(_WithoutRows.build, layer)
 
 
 # -- the layers -------------------------------------------------------------------------------------------------------
@@ -106,9 +108,7 @@ class _Gradients:
         self.store = store
         self.passes = 0
         """Backward passes since the last step."""
-        self.reached = False
-        """Whether there was ever one."""
-        self._looked_up = self._told = False
+        self._looked_up = self._reached = self._told = False
         self.anchor = keras.Variable(0.0, dtype="float32", name="rows")
         """A tape follows a lookup because of this: rows come from no variable that it could know."""
         self.trouble = trouble
@@ -152,7 +152,7 @@ class _Gradients:
         return self._fetch(ids)
 
     def _take(self, ids: Ids, grads: Rows) -> Any:
-        self.reached = True
+        self._reached = True
         with self._lock:
             self._parts.append((ids.copy(), grads.copy()))  # the arrays are TensorFlow's
             if len(self._parts) > _PARTS_KEPT:
@@ -171,7 +171,7 @@ class _Gradients:
 
     def tell_unreached(self) -> None:
         """Warn once where rows were looked up to be trained, and a step comes before any gradient of them."""
-        if self._looked_up and not self.reached and not self._told:
+        if self._looked_up and not self._reached and not self._told:
             self._told = True
             warnings.warn(
                 f"layer {self.path!r} was looked up, and no backward pass has reached it, so its rows are not trained. "
@@ -214,9 +214,8 @@ def _is_gone(*_: Any) -> Any:
     raise EmbeddingError("a graph looks rows up for a model that was restored since: make the graph anew")
 
 
-class _OffloadedEmbedding(Offloaded, keras.layers.Embedding):  # type: ignore[misc]
-    def build(self, input_shape: Any = None) -> None:  # noqa: ARG002  # as Keras has it
-        self.built = True
+class _OffloadedEmbedding(Offloaded, _WithoutRows):
+    _table: _Gradients
 
     @property
     def embeddings(self) -> Any:
@@ -415,7 +414,9 @@ class KerasRows(OffloadedRows):
         for table in self._gradients.values():
             table.tell_unreached()
         found = {path: gradients for path, table in self._gradients.items() if (gradients := table.taken()) is not None}
-        scaled = {path: (ids, grads * np.float32(scale)) for path, (ids, grads) in found.items()}
+        scaled = {
+            path: (ids, grads if scale == 1.0 else grads * np.float32(scale)) for path, (ids, grads) in found.items()
+        }
         try:
             for path, (ids, grads) in scaled.items():
                 check_finite(self._gradients[path].spec.name, ids, grads)
@@ -484,23 +485,20 @@ class KerasRows(OffloadedRows):
 
     def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
         with self.alone():
-            self._put_back(layers, sample)
-
-    def _put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
-        if not self.model.built:
-            _build(self.model, sample)
-        self._tell_unstepped()
-        found = [all_rows(layer._table.store, layer._table.spec) for layer in layers.values()]
-        self.refresh()
-        tables = [layer._table for layer in layers.values()]
-        try:
-            for layer in layers.values():
-                _put_back(layer, found.pop(0))
-        except BaseException:  # out of memory, which may be that of a device
-            _swap_back(layers.values(), tables)
-            raise
-        _forget_graphs(self.model)
-        _swap_model(self.model, type(self.model)._penstock_native)
+            if not self.model.built:
+                _build(self.model, sample)
+            self._tell_unstepped()
+            found = [all_rows(layer._table.store, layer._table.spec) for layer in layers.values()]
+            self.refresh()
+            tables = [layer._table for layer in layers.values()]
+            try:
+                for layer in layers.values():
+                    _put_back(layer, found.pop(0))
+            except BaseException:  # out of memory, which may be that of a device
+                _swap_back(layers.values(), tables)
+                raise
+            _forget_graphs(self.model)
+            _swap_model(self.model, type(self.model)._penstock_native)
 
     def _tell_unstepped(self) -> None:
         if not self._steps:
@@ -515,7 +513,7 @@ class _Shared:
 
     def __init__(self, model: Any, store: TrainingStore, layers: Iterable[Any]) -> None:
         parameters = _parameters(model, layers)
-        rows = [vars(layer).get("_embeddings") for layer in layers]
+        rows = [_table_of(layer) for layer in layers]
         self._model = model
         self._parameters = list(parameters.values())
         self._others = [weight for weight in model.weights if not _among(weight, [*self._parameters, *rows])]
@@ -610,15 +608,25 @@ def _check_paths(model: Any) -> None:
     for path, layer in _walk(model):
         if isinstance(layer, keras.layers.Embedding) and found.setdefault(path, layer) is not layer:
             raise ConfigError(f"two layers have the path {path!r}: rename a key of the dicts that they are in")
+    known = {id(layer) for layer in found.values()}
     for layer in model._flatten_layers():
-        if isinstance(layer, keras.layers.Embedding) and not _among(layer, found.values()):
+        if isinstance(layer, keras.layers.Embedding) and id(layer) not in known:
             raise ConfigError(
                 f"no path leads to the layer {layer.name!r}, which is in a set, or in an attribute that has a name of "
                 "one of Keras's own: assign it to another attribute, or put it in a list or a dict"
             )
 
 
-def _check_layer(path: str, layer: Any, everything: Mapping[str, Any]) -> None:
+def _owners(layers: Mapping[str, Any]) -> dict[int, list[tuple[str, Any]]]:
+    """The layers that have each weight themselves, by its id, with their paths."""
+    found: dict[int, list[tuple[str, Any]]] = {}
+    for path, layer in layers.items():
+        for weight in (*layer._trainable_variables, *layer._non_trainable_variables):
+            found.setdefault(id(weight), []).append((path, layer))
+    return found
+
+
+def _check_layer(path: str, layer: Any, owners: Mapping[int, list[tuple[str, Any]]]) -> None:
     if type(layer) not in {keras.layers.Embedding, _Placeholder}:
         raise ConfigError(
             f"{path!r} is a {type(layer).__name__}, a class of its own below Embedding, and only that of Keras can be "
@@ -633,18 +641,17 @@ def _check_layer(path: str, layer: Any, everything: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path!r} has LoRA, which changes all rows at each step: leave it out, or the layer native")
     if layer.variable_dtype != "float32":
         raise ConfigError(f"{path!r} has rows of {layer.variable_dtype}, and tables are float32: set its dtype")
-    weight = vars(layer).get("_embeddings")
-    for other_path, other in everything.items():
-        if weight is not None and other is not layer and _among(weight, _own_weights(other)):
+    for other_path, other in owners.get(id(_table_of(layer)), ()):
+        if other is not layer:
             raise ConfigError(
                 f"{path!r} shares its weight with {other_path!r}, and only one of them would go on to change it: untie "
                 "them, or leave the layer native with tables={path: None}"
             )
 
 
-def _own_weights(layer: Any) -> list[Any]:
-    """The weights of a layer, and not those of the layers in it."""
-    return [*layer._trainable_variables, *layer._non_trainable_variables]
+def _table_of(layer: Any) -> Any:
+    """The variable with the rows of a native layer; None where it is not built."""
+    return vars(layer).get("_embeddings")
 
 
 def _check_floats(path: str, functional: Any) -> None:
@@ -675,7 +682,7 @@ def _parameters(model: Any, layers: Iterable[Any]) -> dict[str, Any]:
         raise ConfigError(
             "dense='shared' shares the weights of a model that is built: call it once, on a keras.Input for each input"
         )
-    rows = [vars(layer).get("_embeddings") for layer in layers]
+    rows = [_table_of(layer) for layer in layers]
     named: dict[str, Any] = {}
     for path, layer in _walk(model):
         if getattr(layer, "moving_mean", None) is not None:
@@ -722,7 +729,7 @@ def _swap_model(model: Any, kind: type) -> None:
 
 
 def _swap(layer: Any, table: _Gradients) -> None:
-    weight = vars(layer).get("_embeddings")
+    weight = _table_of(layer)
     if weight is not None:
         # A graph of the user's own may go on to read it: that is an error then, and takes no memory.
         nothing = tf.zeros((0, layer.output_dim))
@@ -731,7 +738,7 @@ def _swap(layer: Any, table: _Gradients) -> None:
         layer._embeddings = None  # where a variable is deleted, Keras has all garbage of the process collected
         del layer._embeddings
     if "_own_build" not in vars(layer):
-        _set_build(layer, _OffloadedEmbedding.build)
+        _set_build(layer)
     layer.__class__ = _OffloadedEmbedding
     layer._table = table
     layer.supports_jit = False
@@ -839,7 +846,7 @@ class KerasLayers(Framework):
             own(self, *args, **options)
             if inside_placeholders() and type(self) is keras.layers.Embedding and not self.built:
                 self.__class__ = _Placeholder
-                _set_build(self, _Placeholder.build)
+                _set_build(self)
 
         return make
 
@@ -853,8 +860,9 @@ class KerasLayers(Framework):
     def check_layers(self, model: Any, layers: Mapping[str, Any], dense: str) -> None:
         """Refuse layers that cannot be offloaded, and other weights that cannot be shared."""
         everything = dict(_walk(model))
+        owners = _owners(everything)
         for path, layer in layers.items():
-            _check_layer(path, layer, everything)
+            _check_layer(path, layer, owners)
         for path, functional in everything.items():
             if _is_functional(functional):
                 _check_floats(path, functional)
@@ -867,7 +875,7 @@ class KerasLayers(Framework):
 
     def own_rows(self, layer: Any) -> Iterable[tuple[Ids, Rows]] | None:
         """The rows that the layer has, in parts; None of one that is not built."""
-        weight = vars(layer).get("_embeddings")
+        weight = _table_of(layer)
         return None if weight is None else _in_parts(weight.value)
 
     def swap(

@@ -66,8 +66,7 @@ class LayerTable(Protocol):
 class Offloaded:
     """Base of a layer whose rows are elsewhere."""
 
-    _table: Any
-    """Its `LayerTable`."""
+    _table: LayerTable
 
 
 class Framework(ABC):
@@ -128,7 +127,7 @@ class Framework(ABC):
         """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
 
 
-class OffloadedRows:
+class OffloadedRows(ABC):
     """The tables of a model, and what takes steps for them."""
 
     model: Any
@@ -157,6 +156,7 @@ class OffloadedRows:
         found = framework_of(self.model).offloaded_layers(self.model)
         return {path: layer for path, layer in found.items() if layer._table in own}
 
+    @abstractmethod
     def refresh(self) -> None:
         """Take over what other processes have changed in the other parameters, where they are shared.
 
@@ -165,11 +165,10 @@ class OffloadedRows:
         Raises:
             EmbeddingError: the model was restored.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def put_back(self, layers: Mapping[str, Any], sample: Any) -> None:
         """Give these layers their rows; where that fails, nothing is changed."""
-        raise NotImplementedError
 
     def end(self) -> None:
         """Have every later step fail: the rows are the model's own again."""
