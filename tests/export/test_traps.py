@@ -194,7 +194,7 @@ def test_a_model_that_answers_nan_is_refused_with_the_row(tmp_path, model):
 
 def encoded_from_json(path, ids):
     """The inputs as a request has them: decoded from JSON as the item type that the artifact's features declare."""
-    artifact = open_artifact(path)
+    artifact = open_artifact(path, trust=True)
     items = [msgspec.json.decode(b'{"user": %d}' % user, type=artifact.features.item_type()) for user in ids]
     return artifact, artifact.features.encode_rows(items).inputs
 
@@ -212,7 +212,7 @@ def test_ids_of_64_bits_are_exact_from_json_to_every_graph(tmp_path, framework, 
     assert "Ids without size are not checked when they are served: user" in capsys.readouterr().err
     artifact, inputs = encoded_from_json(report.path, LARGE_IDS)
     for format_ in formats:
-        graph = open_model(artifact, format_, trust=True)
+        graph = open_model(artifact, format_)
         assert graph.run(inputs)[0].tolist() == LARGE_IDS
         graph.close()
 

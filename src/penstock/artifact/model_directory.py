@@ -70,7 +70,9 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
     return FoundArtifact(_no_link(version_folder(folder, record.version)), record.digest, record.version)
 
 
-def open_found(path: str | os.PathLike[str], digest: str | None = None) -> tuple[FoundArtifact, Artifact]:
+def open_found(
+    path: str | os.PathLike[str], digest: str | None = None, *, trust: bool = False
+) -> tuple[FoundArtifact, Artifact]:
     """What `find_artifact` finds, and opened, with every file checked.
 
     Somebody may publish another version and prune this one meanwhile: then `CURRENT` is read once more.
@@ -81,12 +83,12 @@ def open_found(path: str | os.PathLike[str], digest: str | None = None) -> tuple
     """
     found = find_artifact(path, digest)
     try:
-        return found, open_artifact(found.path, digest=found.digest)
+        return found, open_artifact(found.path, digest=found.digest, trust=trust)
     except ArtifactInvalid:
         if found.version is None or os.path.lexists(found.path):
             raise
     found = find_artifact(path, digest)
-    return found, open_artifact(found.path, digest=found.digest)
+    return found, open_artifact(found.path, digest=found.digest, trust=trust)
 
 
 def check_place(model_dir: Path) -> None:

@@ -59,8 +59,8 @@ class Artifact:
     digest: str
     """The sha256 of the manifest, which has those of all other files."""
     features: Features
-    pinned: bool
-    """Whether whoever opened it named this digest."""
+    trusted: bool
+    """Whether a graph of it that can run code may be opened, as whoever opened it has said."""
     stamps: Mapping[str, FileStamp] = field(default_factory=dict, repr=False, compare=False)
     """The files that were checked, with the stamps by which a later change is seen."""
 
@@ -118,13 +118,20 @@ class Artifact:
 
 
 def open_artifact(
-    path: str | os.PathLike[str], *, digest: str | None = None, check_files: bool = True, seen: str = ""
+    path: str | os.PathLike[str],
+    *,
+    digest: str | None = None,
+    trust: bool = False,
+    check_files: bool = True,
+    seen: str = "",
 ) -> Artifact:
     """The artifact in the folder `path`, which may be reached through links; nothing inside may be one.
 
     Args:
         path: the folder.
         digest: what the artifact's digest has to be; None: whatever it is.
+        trust: lets a graph be opened that can run code.  Whoever was given the digest by the user says it too: the user
+            knows the very bytes then.  A digest that lies beside the artifact, as in `CURRENT`, is no trust.
         check_files: whether every file is checked now; without, only what is read, when it is read.  It is for those
             who open no graph.
         seen: `Artifact.seen` of the process that has checked them: files that are still so are not hashed again.
@@ -143,7 +150,9 @@ def open_artifact(
     if not resolved.is_dir():
         raise ArtifactInvalid(f"{printable(str(path))} is no artifact: it is no folder")
     try:
-        return _in_folder(resolved, lambda folder: _open(folder, resolved, digest, seen, check_files=check_files))
+        return _in_folder(
+            resolved, lambda folder: _open(folder, resolved, digest, seen, trust=trust, check_files=check_files)
+        )
     except ArtifactInvalid as error:
         raise ArtifactInvalid(
             f"{printable(str(path))} is no artifact that can be used: {error}", file=error.file
@@ -164,7 +173,7 @@ def _check_digest(digest: str | None) -> None:
         raise ConfigError(f"digest must be the 64 hexadecimal digits of a file {DIGEST}, in lower case; got {digest!r}")
 
 
-def _open(folder: int, path: Path, expected: str | None, seen: str, *, check_files: bool) -> Artifact:
+def _open(folder: int, path: Path, expected: str | None, seen: str, *, trust: bool, check_files: bool) -> Artifact:
     manifest, digest = _read_manifest(folder)
     if expected not in (None, digest):
         raise ArtifactInvalid(f"its digest is {digest}, and {expected} is expected", file=DIGEST)
@@ -172,7 +181,7 @@ def _open(folder: int, path: Path, expected: str | None, seen: str, *, check_fil
     text = read_listed(folder, FEATURES, manifest.files[FEATURES], stamp=stamps.get(FEATURES))
     features = _read_features(text)
     _check_inputs(manifest, features)
-    return Artifact(path, manifest, digest, features, pinned=expected is not None, stamps=stamps)
+    return Artifact(path, manifest, digest, features, trusted=trust, stamps=stamps)
 
 
 def _checked(folder: int, manifest: Manifest, digest: str, seen: str) -> dict[str, FileStamp]:

@@ -8,13 +8,12 @@ from penstock.graphs.graph import Graph
 from penstock.graphs.runtimes import open_graph
 
 
-def open_model(artifact: Artifact, format: str | None = None, *, trust: bool = False, threads: int = 1) -> Graph:  # noqa: A002  # the word users know
+def open_model(artifact: Artifact, format: str | None = None, *, threads: int = 1) -> Graph:  # noqa: A002  # the word users know
     """The model of an artifact, ready to run.
 
     Args:
         artifact: what `open_artifact` returned.
         format: of the graph; None: the first.
-        trust: lets a graph be opened that can run code.
         threads: how many threads one run uses.
 
     Raises:
@@ -22,7 +21,7 @@ def open_model(artifact: Artifact, format: str | None = None, *, trust: bool = F
         ArtifactInvalid: the graph is not what the manifest says.
     """
     entry = artifact.graph(format)
-    check_trust(entry.format, trust=trust, digest_matched=artifact.pinned)
+    check_trust(entry.format, trusted=artifact.trusted)
     is_file = entry.path in artifact.manifest.files
     source = artifact.read(entry.path) if is_file else artifact.path / entry.path
     return open_graph(entry.format, source, inputs=entry.inputs, outputs=entry.outputs, threads=threads)

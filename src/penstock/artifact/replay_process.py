@@ -73,21 +73,25 @@ def answer_to(order: Order, *, tell: Callable[[bytes], object]) -> Message:
         return WrongOption(str(error))
 
 
+def _open(path: str, order: Order) -> Artifact:
+    return open_artifact(path, digest=order.digest, trust=order.trust or order.digest is not None)
+
+
 def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
-    before, after = open_artifact(order.before), open_artifact(order.after, digest=order.digest)
+    before, after = open_artifact(order.before), _open(order.after, order)
     name = after.graph(order.format).format
     tell(Begun(name))
-    graph = open_model(after, name, trust=order.trust, threads=order.threads)
+    graph = open_model(after, name, threads=order.threads)
     changes = find_changes(before, after, graph, format=name)
     graph.close()
     return Compared(changes)
 
 
 def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
-    artifact = open_artifact(order.artifact, digest=order.digest)
+    artifact = _open(order.artifact, order)
     formats = order.formats or tuple(entry.format for entry in artifact.manifest.graphs)
     for name in formats:  # all of them before the first is opened
-        check_trust(artifact.graph(name).format, trust=order.trust, digest_matched=artifact.pinned)
+        check_trust(artifact.graph(name).format, trusted=artifact.trusted)
     parts, made = [artifact.probes()], MadeRows(None, ())
     if order.check is not None:
         check, made = _more_rows(artifact, order.check)
@@ -119,7 +123,7 @@ def _replay_all(
     made: MadeRows,
     order: ProofOrder,
 ) -> dict[str, float]:
-    graph = open_model(artifact, format, trust=order.trust, threads=order.threads)
+    graph = open_model(artifact, format, threads=order.threads)
     worst: dict[str, float] = {}
     first_row = 0
     for part in parts:

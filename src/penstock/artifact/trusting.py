@@ -10,18 +10,17 @@ RUNS_CODE: Final = frozenset({"pt2", "saved_model"})
 """What PyTorch and TensorFlow open can do what the process may do.  ONNX has operators alone."""
 
 
-def check_trust(format: str, *, trust: bool, digest_matched: bool) -> None:  # noqa: A002  # the word users know
+def check_trust(format: str, *, trusted: bool) -> None:  # noqa: A002  # the word users know
     """Refuse a format that can run code, where nobody said that the artifact is trusted.
 
     Args:
         format: of the graph.
-        trust: somebody said so.
-        digest_matched: somebody named the artifact's digest, so they know the very bytes.
+        trusted: somebody said so, or named the artifact's digest, so that they know the very bytes.
 
     Raises:
         ConfigError: nobody did.
     """
-    if format in RUNS_CODE and not trust and not digest_matched:
+    if format in RUNS_CODE and not trusted:
         raise ConfigError(
             f"a graph of the format {format!r} can run code when it is opened: name the artifact's digest with "
             "--digest HEX (digest= in Python) where you know which artifact it has to be, or say --trust (trust=True) "

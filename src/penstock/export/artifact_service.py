@@ -48,10 +48,9 @@ def load(
             and is not trusted, or its library is not installed.
     """
     options = ArtifactOptions(format=format, trust=trust, digest=digest)
-    found, artifact = open_found(path, options.digest)
+    found, artifact = open_found(path, options.digest, trust=options.trust or options.digest is not None)
     entry = artifact.graph(options.format)
-    # A digest in CURRENT is no trust: whoever can write the model can write CURRENT.
-    check_trust(entry.format, trust=trust, digest_matched=options.digest is not None)
+    check_trust(entry.format, trusted=artifact.trusted)
     check_library(entry.format)
     label = artifact.manifest.name if name is None else name
     model = stage(
@@ -62,7 +61,7 @@ def load(
             "digest": artifact.digest,
             "format": entry.format,
             "seen": artifact.seen,
-            "trust": True,  # it was checked above, and the digest holds the workers to what was
+            "trust": artifact.trusted,
         },
         workers=workers,
         batch=batch,

@@ -53,9 +53,9 @@ class ArtifactStage(Stage):
 
     def setup(self, *, path: str, digest: str, format: str, trust: bool, seen: str = "") -> None:  # noqa: A002
         """Check every file that is not as the service has seen it, then open the graph, with the threads given."""
-        artifact = open_artifact(path, digest=digest, seen=seen)
+        artifact = open_artifact(path, digest=digest, trust=trust, seen=seen)
         self._features = artifact.features
-        self._graph = open_model(artifact, format, trust=trust, threads=threads_given())
+        self._graph = open_model(artifact, format, threads=threads_given())
         self._names = [tensor.name for tensor in artifact.graph(format).outputs]
         self._probe = artifact.probe_rows()[0]
 

@@ -51,7 +51,7 @@ def refusal(artifact, file, **options) -> str:
 def test_an_artifact_as_it_was_saved_is_opened(original):
     found = open_artifact(original)
     assert sorted(path.relative_to(original).as_posix() for path in original.rglob("*") if path.is_file()) == [*FILES]
-    assert (found.path, found.pinned) == (original.resolve(), False)
+    assert (found.path, found.trusted) == (original.resolve(), False)
     assert found.digest == (original / "DIGEST").read_text().strip()
     assert found.digest == sha256((original / "manifest.json").read_bytes()).hexdigest()
     assert found.manifest.name == "affairs"
@@ -251,9 +251,10 @@ def test_a_digest_may_have_any_line_end_and_a_byte_order_mark(artifact, begin, e
     assert open_artifact(artifact).digest == digest.decode()
 
 
-def test_the_expected_digest_pins_the_artifact(original):
+def test_an_artifact_is_trusted_where_that_is_said(original):
     digest = (original / "DIGEST").read_text().strip()
-    assert open_artifact(original, digest=digest).pinned
+    assert not open_artifact(original, digest=digest).trusted  # as `CURRENT` may be where the digest is from
+    assert open_artifact(original, trust=True).trusted
 
 
 def test_another_digest_than_the_expected_one_is_refused_and_both_are_said(original):

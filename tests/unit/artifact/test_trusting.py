@@ -9,10 +9,9 @@ from penstock.errors import ConfigError
 @pytest.mark.parametrize("kind", ["pt2", "saved_model"])
 def test_what_can_run_code_needs_somebody_who_trusts_it_or_names_it(kind):
     with pytest.raises(ConfigError, match=r"--digest HEX \(digest= in Python\).*--trust \(trust=True\)"):
-        check_trust(kind, trust=False, digest_matched=False)
-    check_trust(kind, trust=True, digest_matched=False)
-    check_trust(kind, trust=False, digest_matched=True)
+        check_trust(kind, trusted=False)
+    check_trust(kind, trusted=True)
 
 
 def test_onnx_needs_no_trust():
-    check_trust("onnx", trust=False, digest_matched=False)
+    check_trust("onnx", trusted=False)
