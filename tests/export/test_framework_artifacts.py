@@ -15,8 +15,8 @@ from penstock import features as f
 from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import open_artifact
-from penstock.artifact.opened_graph import open_model
 from penstock.artifact.proof import prove
+from penstock.artifact.served_model import open_model
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
 from penstock.export.artifact_stage import ArtifactStage
 from saved_artifacts import ANSWERED, finish

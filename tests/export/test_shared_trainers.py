@@ -14,7 +14,7 @@ import penstock as ps  # noqa: E402
 from penstock import embeddings as emb  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.artifact.opened_artifact import open_artifact  # noqa: E402
-from penstock.artifact.opened_graph import open_model  # noqa: E402
+from penstock.artifact.served_model import open_model  # noqa: E402
 from penstock.embeddings.memory_store import MemoryTrainingStore  # noqa: E402
 from penstock.errors import ConfigError, EmbeddingError, TableMismatch  # noqa: E402
 

@@ -39,7 +39,7 @@ from sklearn.tree import DecisionTreeClassifier  # noqa: E402
 
 import penstock as ps  # noqa: E402
 from penstock import features as f  # noqa: E402
-from penstock.artifact.answering import answer_rows  # noqa: E402
+from penstock.artifact.served_model import ServedModel  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 from penstock.export import sklearn_words  # noqa: E402
 from penstock.export.artifact_stage import ArtifactStage  # noqa: E402
@@ -240,10 +240,10 @@ def served(graph, spec, texts):
             places.append(place)
         except msgspec.DecodeError:
             pass  # 422 before it comes to the stage
-    found = answer_rows(spec, graph, items)
+    found = ServedModel(spec, graph, format="onnx").predict_rows(items)
     answers = [None] * len(texts)
     for number, kept in enumerate(found.kept):
-        answers[places[kept]] = [output[number] for output in found.outputs]
+        answers[places[kept]] = [output[number] for output in found.values.values()]
     return answers, {places[place]: error for place, error in found.invalid.items()}
 
 
@@ -312,7 +312,9 @@ def test_an_unseen_category_is_the_caller_s_with_its_column_and_the_others_are_a
 def test_a_number_of_which_too_large_a_one_is_computed_is_refused_with_its_column(tmp_path):
     spec, model = of_numbers(PolynomialFeatures(2), StandardScaler(), LogisticRegression())
     _, graph = written(fitted(spec, model), spec, tmp_path)
-    found = answer_rows(spec, graph, [{"size": 1.0, "price": 2e30}, {"size": 1.0, "price": 2.0}])
+    found = ServedModel(spec, graph, format="onnx").predict_rows(
+        [{"size": 1.0, "price": 2e30}, {"size": 1.0, "price": 2.0}]
+    )
     assert (found.kept, found.invalid[0].path) == ([1], "$.price")
     assert found.invalid[0].reason.startswith("2e+30 makes a number too large for float32 before step")
 

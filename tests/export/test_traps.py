@@ -25,7 +25,7 @@ from torch import nn  # noqa: E402
 import penstock as ps  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.artifact.opened_artifact import open_artifact  # noqa: E402
-from penstock.artifact.opened_graph import open_model  # noqa: E402
+from penstock.artifact.served_model import open_model  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 
 ROWS = [{"a": float(place), "b": 1.0 - place} for place in range(8)]

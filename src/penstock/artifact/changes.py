@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from penstock.artifact.answering import answer_rows
 from penstock.artifact.comparing import compare_output, mismatch
 from penstock.artifact.opened_artifact import Artifact
 from penstock.artifact.replaying import graph_asked
-from penstock.graphs.graph import Graph
+from penstock.artifact.served_model import ServedModel
 
 
 class DescriptionChange(msgspec.Struct, frozen=True):
@@ -65,8 +64,8 @@ class Changes(msgspec.Struct, frozen=True):
         return not self.refused and not self.missing and not any(output.differing for output in self.outputs)
 
 
-def find_changes(first: Artifact, second: Artifact, graph: Graph, *, format: str) -> Changes:  # noqa: A002  # the word users know
-    """Replay the probes of `first` through `second`, whose graph of `format` is open, and list what differs.
+def find_changes(first: Artifact, second: Artifact, model: ServedModel) -> Changes:
+    """Replay the probes of `first` through `second`, whose model is open, and list what differs.
 
     Raises:
         ArtifactInvalid: the probes of `first` are not what its manifest says.
@@ -75,14 +74,11 @@ def find_changes(first: Artifact, second: Artifact, graph: Graph, *, format: str
     recorded = first.probes()
     columns = set(second.features.columns)
     rows = [{name: value for name, value in row.items() if name in columns} for row in recorded.rows]
-    with graph_asked(format, rows=len(rows)):
-        found = answer_rows(second.features, graph, rows)
-    answers: dict[str, np.ndarray[Any, Any]] = {}
-    if found.kept:
-        answers = {tensor.name: array for tensor, array in zip(graph.outputs, found.outputs, strict=True)}
+    with graph_asked(model.format, rows=len(rows)):
+        found = model.predict_rows(rows)
     outputs, missing = [], []
     for name, values in recorded.outputs.items():
-        before, after = values[found.kept], answers.get(name)
+        before, after = values[found.kept], found.values.get(name)
         if found.kept and (after is None or mismatch(before, after)):
             missing.append(name)
         elif after is not None:

@@ -130,8 +130,8 @@ def open_artifact(
     Args:
         path: the folder.
         digest: what the artifact's digest has to be; None: whatever it is.
-        trust: lets a graph be opened that can run code.  Whoever was given the digest by the user says it too: the user
-            knows the very bytes then.  A digest that lies beside the artifact, as in `CURRENT`, is no trust.
+        trust: lets a graph be opened that can run code.  A digest that the user has named is a reason
+            to say so, for the user knows the very bytes; one that lies beside the artifact, as in `CURRENT`, is none.
         check_files: whether every file is checked now; without, only what is read, when it is read.  It is for those
             who open no graph.
         seen: `Artifact.seen` of the process that has checked them: files that are still so are not hashed again.

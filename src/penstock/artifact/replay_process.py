@@ -14,7 +14,6 @@ import msgspec
 
 from penstock.artifact.changes import find_changes
 from penstock.artifact.opened_artifact import Artifact, open_artifact
-from penstock.artifact.opened_graph import open_model
 from penstock.artifact.probes import read_recorded
 from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
 from penstock.artifact.replay_messages import (
@@ -36,6 +35,7 @@ from penstock.artifact.replay_messages import (
     order_from_text,
 )
 from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused
+from penstock.artifact.served_model import open_model
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
 from penstock.hosting.tied_process import begin_tied
@@ -81,9 +81,9 @@ def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
     before, after = open_artifact(order.before), _open(order.after, order)
     name = after.graph(order.format).format
     tell(Begun(name))
-    graph = open_model(after, name, threads=order.threads)
-    changes = find_changes(before, after, graph, format=name)
-    graph.close()
+    model = open_model(after, name, threads=order.threads)
+    changes = find_changes(before, after, model)
+    model.close()
     return Compared(changes)
 
 
@@ -123,26 +123,19 @@ def _replay_all(
     made: MadeRows,
     order: ProofOrder,
 ) -> dict[str, float]:
-    graph = open_model(artifact, format, threads=order.threads)
+    model, tolerance = open_model(artifact, format, threads=order.threads), artifact.manifest.tolerance
     worst: dict[str, float] = {}
     first_row = 0
     for part in parts:
-        deviations = replay(
-            artifact.features,
-            graph,
-            part,
-            format=format,
-            tolerance=artifact.manifest.tolerance,
-            first_row=first_row,
-        )
+        deviations = replay(model, part, tolerance=tolerance, first_row=first_row)
         refuse_outside(deviations, format=format)
         for deviation in deviations:
             worst[deviation.output] = max(deviation.difference, worst.get(deviation.output, 0.0))
         first_row += len(part.rows)
-    replay_refused(artifact.features, graph, made.refused, parts[0].rows[0], format=format)
+    replay_refused(model, made.refused, parts[0].rows[0])
     if made.answered is not None:
-        replay_made(artifact.features, graph, made.answered, format=format, tolerance=artifact.manifest.tolerance)
-    graph.close()
+        replay_made(model, made.answered, tolerance=tolerance)
+    model.close()
     return worst
 
 

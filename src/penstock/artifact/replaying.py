@@ -17,15 +17,14 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from penstock.artifact.answering import answer_rows
 from penstock.artifact.comparing import Deviation, compare_output, mismatch, worst_of
 from penstock.artifact.recorded import Recorded, RefusedRow
+from penstock.artifact.served_model import ServedModel
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
 from penstock.errors import ExportRefused, InvalidItem
 from penstock.features.feature_spec import Features
 from penstock.features.values import LARGEST_WHOLE_FLOAT
-from penstock.graphs.graph import Graph
 
 WHAT_TO_SET: Final = (
     "have the model answer such a row, as handle_unknown='ignore' does in an encoder, and MinMaxScaler(clip=True) "
@@ -37,45 +36,37 @@ BATCH_SIZES: Final = (1, 3)
 
 
 def replay(
-    features: Features,
-    graph: Graph,
-    recorded: Recorded,
-    *,
-    format: str,  # noqa: A002  # the word users know
-    tolerance: tuple[float, float],
-    first_row: int = 0,
+    model: ServedModel, recorded: Recorded, *, tolerance: tuple[float, float], first_row: int = 0
 ) -> list[Deviation]:
     """How far the graph's answers are from the recorded ones: the worst of all batch sizes, for each output.
 
     Args:
-        features: what encodes the rows.
-        graph: what answers.
+        model: the features that encode the rows, and the graph that answers.
         recorded: the rows, and what the model answered to them.
-        format: of the graph, for messages.
         tolerance: absolute and relative.
         first_row: the number of the first row, for messages and deviations.
 
     Raises:
         ExportRefused: a row is not valid, an input is not what was recorded, or the graph raised something.
     """
-    found: dict[str, list[Deviation]] = {tensor.name: [] for tensor in graph.outputs}
+    found: dict[str, list[Deviation]] = {tensor.name: [] for tensor in model.outputs}
     rows = len(recorded.rows)
     recorded = _enough(recorded)
-    decoder = ItemDecoder(features.item_type())
+    decoder = ItemDecoder(model.features.item_type())
     items = _items(decoder, recorded.rows, json.dumps)
     sizes = list(dict.fromkeys((*BATCH_SIZES, rows)))
     for size in sizes:
         answers: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in found}
-        for start, inputs in _encoded_batches(features, items, size, first_row):
+        for start, inputs in _encoded_batches(model.features, items, size, first_row):
             _check_inputs(inputs, recorded.inputs, start, first_row)
-            with graph_asked(format, rows=len(next(iter(inputs.values()))), row=first_row + start):
-                given = graph.run(inputs)
+            with graph_asked(model.format, rows=len(next(iter(inputs.values()))), row=first_row + start):
+                given = model.run(inputs)
             for name, array in zip(found, given, strict=True):
                 answers[name].append(array)
         for name, arrays in answers.items():
             found[name].append(_compare(name, recorded.outputs[name], arrays, size, tolerance, first_row))
     others = _items(decoder, recorded.rows, javascript_text)
-    for start, inputs in _encoded_batches(features, others, rows, first_row):
+    for start, inputs in _encoded_batches(model.features, others, rows, first_row):
         _check_inputs(inputs, recorded.inputs, start, first_row)
     return [_of_rows(_worst_of_sizes(deviations, sizes), rows, first_row) for deviations in found.values()]
 
@@ -129,21 +120,14 @@ def refuse_outside(deviations: Sequence[Deviation], *, format: str) -> None:  # 
         )
 
 
-def replay_made(
-    features: Features,
-    graph: Graph,
-    made: Recorded,
-    *,
-    format: str,  # noqa: A002  # the word users know
-    tolerance: tuple[float, float],
-) -> None:
+def replay_made(model: ServedModel, made: Recorded, *, tolerance: tuple[float, float]) -> None:
     """See that rows which were made are answered as the model answered them.
 
     Raises:
         ExportRefused: one is not; the message has the row, which nobody gave.
     """
     try:
-        refuse_outside(replay(features, graph, made, format=format, tolerance=tolerance), format=format)
+        refuse_outside(replay(model, made, tolerance=tolerance), format=model.format)
     except ExportRefused as error:
         row = made.rows[error.row or 0]
         raise ExportRefused(
@@ -155,43 +139,35 @@ def replay_made(
         ) from error
 
 
-def replay_refused(
-    features: Features,
-    graph: Graph,
-    refused: Sequence[RefusedRow],
-    answered: Mapping[str, Any],
-    *,
-    format: str,  # noqa: A002  # the word users know
-) -> None:
+def replay_refused(model: ServedModel, refused: Sequence[RefusedRow], answered: Mapping[str, Any]) -> None:
     """See that rows which the model refuses are refused: each alone, and all together beside one that is answered.
 
     Args:
-        features: what encodes the rows.
-        graph: what answers.
+        model: what answers.
         refused: the rows, with the words of the model.
         answered: a row that the model answers.
-        format: of the graph, for messages.
 
     Raises:
         ExportRefused: the graph answers one, or fails.
     """
-    decoder = ItemDecoder(features.item_type())
+    decoder = ItemDecoder(model.features.item_type())
     batches = [[row] for row in refused] + ([[*refused] * 2] if refused else [])
     for batch in batches:
         items = _items(decoder, [answered, *(one.row for one in batch)], json.dumps)
-        with graph_asked(format, rows=len(items)):
-            found = answer_rows(features, graph, items)
+        with graph_asked(model.format, rows=len(items)):
+            found = model.predict_rows(items)
         for place, one in enumerate(batch, 1):
             if place not in found.invalid:
                 row = msgspec.json.encode(one.row).decode()
                 raise ExportRefused(
-                    f"format {format!r}: the graph answers a row that the model refuses, {row}, where the model says: "
-                    f"{one.reason}; {WHAT_TO_SET}",
-                    format=format,
+                    f"format {model.format!r}: the graph answers a row that the model refuses, {row}, where the model "
+                    f"says: {one.reason}; {WHAT_TO_SET}",
+                    format=model.format,
                 )
         if 0 in found.invalid:
             raise ExportRefused(
-                f"format {format!r}: the graph refuses a row that the model answers: {found.invalid[0]}", format=format
+                f"format {model.format!r}: the graph refuses a row that the model answers: {found.invalid[0]}",
+                format=model.format,
             )
 
 

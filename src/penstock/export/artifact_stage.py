@@ -14,10 +14,9 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.artifact.answering import answer_rows
 from penstock.artifact.manifest_json import batch_from_entry
 from penstock.artifact.opened_artifact import open_artifact
-from penstock.artifact.opened_graph import open_model
+from penstock.artifact.served_model import open_model
 from penstock.config import Batch
 from penstock.errors import InvalidItem
 from penstock.export.row_answers import answer_type, row_answers
@@ -54,19 +53,17 @@ class ArtifactStage(Stage):
     def setup(self, *, path: str, digest: str, format: str, trust: bool, seen: str = "") -> None:  # noqa: A002
         """Check every file that is not as the service has seen it, then open the graph, with the threads given."""
         artifact = open_artifact(path, digest=digest, trust=trust, seen=seen)
-        self._features = artifact.features
-        self._graph = open_model(artifact, format, threads=threads_given())
-        self._names = [tensor.name for tensor in artifact.graph(format).outputs]
+        self._model = open_model(artifact, format, threads=threads_given())
         self._probe = artifact.probe_rows()[0]
 
     def teardown(self) -> None:
         """Close the graph."""
-        self._graph.close()
+        self._model.close()
 
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """An answer, or an InvalidItem, for each row."""
         try:
-            found = answer_rows(self._features, self._graph, rows)
+            found = self._model.predict_rows(rows)
         except Exception as error:
             if len(rows) > 1 or ran_out_of_memory(error) or device_is_lost(error):
                 raise
@@ -74,7 +71,7 @@ class ArtifactStage(Stage):
             if refused is None:
                 raise
             return [refused]
-        given = row_answers(self._names, found.outputs, rows=len(found.kept)) if found.kept else []
+        given = row_answers(found.values, rows=len(found.kept))
         if not found.invalid:
             return given
         results: list[Any] = [found.invalid.get(place) for place in range(len(rows))]
@@ -84,10 +81,11 @@ class ArtifactStage(Stage):
 
     def _value_at_fault(self, row: Any) -> InvalidItem | None:
         """Says which value of a row the graph fails at, as far as a single one is at fault."""
-        (values,) = self._features.rows_of([row])
-        for column in self._features.columns[:MOST_TRIED]:
+        features = self._model.features
+        (values,) = features.rows_of([row])
+        for column in features.columns[:MOST_TRIED]:
             try:
-                answer_rows(self._features, self._graph, [{**self._probe, column: values[column]}])
+                self._model.predict_rows([{**self._probe, column: values[column]}])
             except Exception:  # noqa: BLE001  # of the runtime, whatever its class
                 shown = shown_value(values[column])
                 return InvalidItem(f"{shown} is no value that the model takes", path=f"$.{column}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -22,17 +22,17 @@ def answer_type(name: str, outputs: Sequence[Tensor], classes: Sequence[Any] | N
     return msgspec.defstruct(f"{_class_name(name)}Answer", fields, rename=rename)
 
 
-def row_answers(names: Sequence[str], outputs: Sequence[np.ndarray[Any, Any]], *, rows: int) -> list[dict[str, Any]]:
+def row_answers(values: Mapping[str, np.ndarray[Any, Any]], *, rows: int) -> list[dict[str, Any]]:
     """One answer for each row of a batch, of plain Python values.
 
     Raises:
         ArtifactInvalid: an output has another number of rows than there are.
     """
-    for name, array in zip(names, outputs, strict=True):
+    for name, array in values.items():
         if array.shape[:1] != (rows,):
             raise ArtifactInvalid(f"output {name!r} of the graph has the shape {array.shape} for a batch of {rows}")
-    columns = [array.tolist() for array in outputs]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    columns = [array.tolist() for array in values.values()]
+    return [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _described(tensor: Tensor, classes: Sequence[Any] | None) -> Any:

@@ -11,6 +11,7 @@ from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.recorded import Recorded
+from penstock.artifact.served_model import ServedModel
 from penstock.features.tensors import Tensor
 from penstock.graphs.graph import MemoryGraph
 from saved_artifacts import finish
@@ -37,7 +38,7 @@ def saved(path, kinds=None, rows=ROWS, answers=(0, 1, 2), **options) -> Artifact
 
 def changes(before, after, answer=lambda ids: ids.astype(np.float32), outputs=OUTPUTS):
     graph = MemoryGraph(lambda inputs: [answer(inputs["id"])], after.features.inputs, outputs)
-    return find_changes(before, after, graph, format="onnx")
+    return find_changes(before, after, ServedModel(after.features, graph, format="onnx"))
 
 
 def test_a_probe_that_the_second_refuses_is_told_and_the_others_are_compared(tmp_path):

@@ -11,6 +11,7 @@ from penstock import features as f
 from penstock.artifact import replaying
 from penstock.artifact.recorded import Recorded
 from penstock.artifact.replaying import refuse_outside, replay
+from penstock.artifact.served_model import ServedModel
 from penstock.codec.decode import ItemDecoder
 from penstock.errors import ExportRefused
 from penstock.features.tensors import Tensor
@@ -32,8 +33,8 @@ def recorded(rows=ROWS):
 
 def replayed(function=model, record=None, **options):
     graph = MemoryGraph(function, SPEC.inputs, OUTPUTS)
-    options = {"format": "onnx", "tolerance": (1e-5, 1e-5), **options}
-    return replay(SPEC, graph, record or recorded(), **options)
+    options = {"tolerance": (1e-5, 1e-5), **options}
+    return replay(ServedModel(SPEC, graph, format="onnx"), record or recorded(), **options)
 
 
 def refusal(function=model, record=None, **options) -> ExportRefused:
@@ -157,7 +158,7 @@ def test_rows_are_read_from_the_text_that_clients_in_python_and_in_javascript_wr
     seen = []
     monkeypatch.setattr(replaying, "ItemDecoder", lambda kind: Heard(ItemDecoder(kind), seen))
     graph = MemoryGraph(model, spec.inputs, OUTPUTS)
-    replay(spec, graph, record, format="onnx", tolerance=(0.0, 0.0))
+    replay(ServedModel(spec, graph, format="onnx"), record, tolerance=(0.0, 0.0))
     assert seen[0] == b'{"age": 25000001.0, "town": 2.0, "more": [3.0, 4]}'
     assert seen[4] == b'{"age": 25000001, "town": 2, "more": [3, 4]}'
     assert seen[1] == seen[5] == b'{"age": -0.0, "town": "c", "more": []}'
@@ -182,7 +183,9 @@ def test_a_row_that_is_encoded_otherwise_as_javascript_writes_it_is_refused():
     rows = [{"age": float(row["age"]), "town": row["town"]} for row in ROWS]
     with pytest.raises(ExportRefused, match=r"input 'age', row 1: it is encoded as 2\.0, and was 1\.0 in training"):
         replay(
-            Cut(SPEC.kinds), MemoryGraph(model, SPEC.inputs, OUTPUTS), recorded(rows), format="onnx", tolerance=(1, 1)
+            ServedModel(Cut(SPEC.kinds), MemoryGraph(model, SPEC.inputs, OUTPUTS), format="onnx"),
+            recorded(rows),
+            tolerance=(1, 1),
         )
 
 

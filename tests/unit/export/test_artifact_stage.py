@@ -84,7 +84,7 @@ def raising(stage, monkeypatch):
     """``raising(error)``: the stage, whose graph raises such errors at what it does not know."""
 
     def make(error=ValueError):
-        monkeypatch.setattr(stage, "_graph", RaisingGraph(stage._graph, error))
+        monkeypatch.setattr(stage._model, "_graph", RaisingGraph(stage._model._graph, error))
         return stage
 
     return make
@@ -108,7 +108,7 @@ def test_a_batch_at_which_the_graph_raises_is_run_again_in_halves_first(raising)
     stage = raising()
     with pytest.raises(ValueError, match="no such x"):
         stage.predict([*ROWS, {**ROWS[0], "age": 77.0}])
-    assert stage._graph.runs == 1
+    assert stage._model._graph.runs == 1
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
@@ -116,7 +116,7 @@ def test_what_no_value_has_done_is_raised_as_it_is(raising, error):
     stage = raising(error)
     with pytest.raises(error):
         stage.predict([{**ROWS[0], "age": 77.0}])
-    assert stage._graph.runs == 1
+    assert stage._model._graph.runs == 1
 
 
 def test_it_declares_what_the_artifact_says(saved):
@@ -139,7 +139,7 @@ def test_the_graph_is_opened_with_these_threads(monkeypatch, saved):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     made = ArtifactStage()
     made.setup(**saved)
-    assert made._graph._session.get_session_options().intra_op_num_threads == 3
+    assert made._model._graph._session.get_session_options().intra_op_num_threads == 3
     made.teardown()
 
 

@@ -14,13 +14,12 @@ from penstock.features.tensors import Tensor
 
 def test_an_answer_has_every_output_without_its_batch_axis():
     found = row_answers(
-        ["score", "top-2", "label", "sure"],
-        [
-            np.array([0.5, 0.25], np.float32),
-            np.array([[1, 2], [2**62 + 1, 4]]),
-            np.array(["a", "é"], object),
-            np.array([True, False]),
-        ],
+        {
+            "score": np.array([0.5, 0.25], np.float32),
+            "top-2": np.array([[1, 2], [2**62 + 1, 4]]),
+            "label": np.array(["a", "é"], object),
+            "sure": np.array([True, False]),
+        },
         rows=2,
     )
     assert found == [
@@ -33,7 +32,7 @@ def test_an_answer_has_every_output_without_its_batch_axis():
 @pytest.mark.parametrize("array", [np.zeros((3, 2)), np.zeros(()), np.zeros((0, 2))])
 def test_an_output_without_a_row_for_each_row_of_the_batch_is_told_by_name(array):
     with pytest.raises(ArtifactInvalid, match=r"output 'score' of the graph has the shape \(.*\) for a batch of 2"):
-        row_answers(["label", "score"], [np.zeros(2), array], rows=2)
+        row_answers({"label": np.zeros(2), "score": array}, rows=2)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 
 import penstock as ps
 from penstock import features as f
-from penstock.artifact.answering import answer_rows
 from penstock.artifact.recorded import RefusedRow
 from penstock.artifact.replaying import replay_refused
+from penstock.artifact.served_model import ServedModel
 from penstock.errors import ArtifactInvalid, ExportRefused
 from penstock.features.tensors import Tensor
 from penstock.graphs.graph import MemoryGraph
@@ -36,34 +36,38 @@ def graph(where=lambda inputs: inputs["home"] == 2, why=UNKNOWN):
     return MemoryGraph(lambda inputs: refusing(inputs, where, why), SPEC.inputs, (Tensor("double", "float32"),))
 
 
+def served(graph, features=SPEC):
+    return ServedModel(features, graph, format="onnx")
+
+
 def test_a_row_that_the_graph_refuses_stands_alone_with_its_column_and_value():
-    found = answer_rows(SPEC, graph(), [*ROWS[:3], {"age": "old"}, ROWS[3]])
+    found = served(graph()).predict_rows([*ROWS[:3], {"age": "old"}, ROWS[3]])
     assert list(found.kept) == [0, 1, 4]
-    assert found.outputs[0].tolist() == [0, 2, 6]
+    assert found.values["double"].tolist() == [0, 2, 6]
     assert sorted(found.invalid) == [2, 3]
     assert (found.invalid[2].path, found.invalid[2].reason) == ("$.town", "'c' is unknown to the model")
 
 
 def test_a_batch_of_which_every_row_is_refused_has_no_outputs():
-    found = answer_rows(SPEC, graph(), [ROWS[2], ROWS[5]])
-    assert (found.outputs, list(found.kept), sorted(found.invalid)) == ([], [], [0, 1])
+    found = served(graph()).predict_rows([ROWS[2], ROWS[5]])
+    assert (found.values, list(found.kept), sorted(found.invalid)) == ({}, [], [0, 1])
 
 
 @pytest.mark.parametrize(("place", "column"), [(0, "age"), (1, "note")])
 def test_a_value_of_a_joined_input_is_told_by_its_place(place, column):
-    found = answer_rows(SPEC, graph(why=Refusal("is no number", "x", place)), ROWS[2:3])
+    found = served(graph(why=Refusal("is no number", "x", place))).predict_rows(ROWS[2:3])
     assert found.invalid[0].path == f"$.{column}"
 
 
 def test_without_a_column_the_greatest_number_is_told():
-    found = answer_rows(SPEC, graph(lambda inputs: inputs["x"][:, 0] > 4, Refusal("is too large")), ROWS)
+    found = served(graph(lambda inputs: inputs["x"][:, 0] > 4, Refusal("is too large"))).predict_rows(ROWS)
     assert (found.invalid[5].path, found.invalid[5].reason) == ("$.age", "5.0 is too large")
 
 
 def test_a_cross_has_no_column_of_its_own():
     spec = f.Features({"a": f.Hashed(9), "b": f.Hashed(9), "both": f.Crossed(["a", "b"], 7)})
     crossed = MemoryGraph(lambda inputs: refusing(inputs, lambda _: [True], Refusal("is odd", "both")), spec.inputs, ())
-    found = answer_rows(spec, crossed, [{"a": "x", "b": "y"}])
+    found = served(crossed, spec).predict_rows([{"a": "x", "b": "y"}])
     assert (found.invalid[0].path, found.invalid[0].reason) == ("", "the model refuses the row: it is odd")
 
 
@@ -81,8 +85,8 @@ REFUSED = [RefusedRow(ROWS[2], "ValueError: unknown"), RefusedRow(ROWS[5], "Valu
 
 
 def test_a_proof_passes_where_the_graph_refuses_what_the_model_refused():
-    replay_refused(SPEC, graph(), REFUSED, ROWS[0], format="onnx")
-    replay_refused(SPEC, graph(), [], ROWS[0], format="onnx")
+    replay_refused(served(graph()), REFUSED, ROWS[0])
+    replay_refused(served(graph()), [], ROWS[0])
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_a_proof_passes_where_the_graph_refuses_what_the_model_refused():
 )
 def test_a_proof_fails_where_the_graph_answers_or_refuses_others(where, said):
     with pytest.raises(ExportRefused, match=said):
-        replay_refused(SPEC, graph(where), REFUSED, ROWS[0], format="onnx")
+        replay_refused(served(graph(where)), REFUSED, ROWS[0])
 
 
 def test_a_graph_that_raises_itself_fails_the_proof():
@@ -107,8 +111,8 @@ def test_a_graph_that_raises_itself_fails_the_proof():
         raise RuntimeError("zeros = 0")
 
     with pytest.raises(ExportRefused, match="the graph fails on a batch of 2, from row 0 on: RuntimeError: zeros = 0"):
-        replay_refused(SPEC, MemoryGraph(broken, SPEC.inputs, ()), REFUSED, ROWS[0], format="onnx")
+        replay_refused(served(MemoryGraph(broken, SPEC.inputs, ())), REFUSED, ROWS[0])
 
 
 def test_an_invalid_item_is_the_caller_s():
-    assert isinstance(answer_rows(SPEC, graph(), ROWS).invalid[2], ps.InvalidItem)
+    assert isinstance(served(graph()).predict_rows(ROWS).invalid[2], ps.InvalidItem)

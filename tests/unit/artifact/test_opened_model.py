@@ -4,7 +4,7 @@ import pytest
 
 from onnx_bytes import identity_named
 from penstock.artifact.opened_artifact import open_artifact
-from penstock.artifact.opened_graph import open_model
+from penstock.artifact.served_model import open_model
 from penstock.errors import ArtifactInvalid, ConfigError
 from saved_artifacts import edit_manifest
 from tiny_artifacts import ROWS, write_artifact
