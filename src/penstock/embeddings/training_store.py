@@ -31,8 +31,8 @@ LONGEST_NAME: Final = 200
 WIDEST: Final = 65536
 
 
-class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table: its name, its shape, its rules."""
+class TableShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table as a reader sees it: its name, its shape, its rule."""
 
     name: str
     width: int
@@ -42,7 +42,6 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int | None = None
     """Rows of a table with dense ids; None with any."""
     missing: MissingRule = Init()
-    optimizer: RowOptimizer = SGD(lr=0.1)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(rf"[\x21-\x7e]{{1,{LONGEST_NAME}}}", self.name):
@@ -62,27 +61,10 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if not isinstance(self.missing, Zeros | Constant | Init):
             raise ConfigError(f"table {self.name!r}: missing takes zeros(), constant() or init(), got {self.missing!r}")
-        if not isinstance(self.optimizer, SGD | Adagrad | SparseAdam):
-            raise ConfigError(
-                f"table {self.name!r}: optimizer takes SGD, Adagrad or SparseAdam of penstock.embeddings, "
-                f"got {self.optimizer!r}"
-            )
         if isinstance(self.missing, Constant) and len(self.missing.values) != self.width:
             raise ConfigError(
                 f"table {self.name!r}: constant has {len(self.missing.values)} values, and a row has {self.width}"
             )
-
-    def check_same(self, there: TableSpec) -> None:
-        """Raise TableMismatch where the table that is there differs in more than the learning rate."""
-        for field in self.__struct_fields__:
-            ours, theirs = getattr(self, field), getattr(there, field)
-            if field == "optimizer":
-                ours, theirs = (msgspec.structs.replace(each, lr=0.0) for each in (ours, theirs))
-            if ours != theirs:
-                raise TableMismatch(
-                    f"table {self.name!r} is there with another {field}: {getattr(there, field)!r}, "
-                    f"not {getattr(self, field)!r}"
-                )
 
     def check_ids(self, ids: Any) -> Ids:
         """The ids as they are; ConfigError for another dtype or shape, IndexError for one that cannot be."""
@@ -104,6 +86,32 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             shown = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
             raise ConfigError(f"table {self.name!r}: {what} are float32 of shape {wanted}, got {shown}")
         return found
+
+
+class TableSpec(TableShape, frozen=True, forbid_unknown_fields=True):
+    """A table that is trained: its shape, its rule, and its optimizer."""
+
+    optimizer: RowOptimizer = SGD(lr=0.1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.optimizer, SGD | Adagrad | SparseAdam):
+            raise ConfigError(
+                f"table {self.name!r}: optimizer takes SGD, Adagrad or SparseAdam of penstock.embeddings, "
+                f"got {self.optimizer!r}"
+            )
+
+    def check_same(self, there: TableSpec) -> None:
+        """Raise TableMismatch where the table that is there differs in more than the learning rate."""
+        for field in self.__struct_fields__:
+            ours, theirs = getattr(self, field), getattr(there, field)
+            if field == "optimizer":
+                ours, theirs = (msgspec.structs.replace(each, lr=0.0) for each in (ours, theirs))
+            if ours != theirs:
+                raise TableMismatch(
+                    f"table {self.name!r} is there with another {field}: {getattr(there, field)!r}, "
+                    f"not {getattr(self, field)!r}"
+                )
 
     def check_lr(self, lr: float | None) -> float:
         """The learning rate of one call: the table's own where it names none."""
