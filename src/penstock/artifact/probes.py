@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -24,11 +22,10 @@ import numpy as np
 from penstock.artifact.recorded import Recorded
 from penstock.errors import ArtifactInvalid
 from penstock.features.tensors import Tensor
+from penstock.hosting.file_names import file_stem
 
 PROBES: Final = "probes"
 ROWS: Final = "rows.json"
-LONGEST_STEM = 200
-"""Bytes of a file's name without its ending; Linux has 255 for all of it."""
 
 Reader: TypeAlias = Callable[[str], bytes]
 """The content of a file, by its path below some folder."""
@@ -68,10 +65,7 @@ def read_recorded(
 
 def path_of(part: str, name: str, *, is_text: bool) -> str:
     """Where the array of an input or an output is, below the folder."""
-    stem = quote(name, safe="", errors="surrogatepass")
-    if len(stem) > LONGEST_STEM:
-        stem = sha256(stem.encode()).hexdigest()
-    return f"{part}/{stem}{'.json' if is_text else '.npy'}"
+    return f"{part}/{file_stem(name)}{'.json' if is_text else '.npy'}"
 
 
 def read_rows(read: Reader, folder: str) -> list[dict[str, Any]]:
