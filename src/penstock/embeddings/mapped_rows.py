@@ -1,0 +1,204 @@
+"""Read rows from shards that are mapped into memory: the processes of a host share their pages.
+
+Contract
+--------
+* A shard's size and header are what they must be, or nothing is mapped.  Its other bytes are not read before they are
+  asked for, and whatever they are, nothing outside of the shard is read.
+* Nothing of a table's size is allocated: the pages belong to the files.
+* Files that are replaced or removed stay served.  A file that is cut while it is mapped
+  ends the process with SIGBUS.
+* Rows that are not in memory are read from the disk by many threads; others are copied by the thread that asks.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from resource import RUSAGE_THREAD, getrusage
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.embeddings.bucket_index import BucketIndex, index_of
+from penstock.embeddings.row_store import check_asked, check_table, with_rule
+from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.shards import Shard, ShardedTable
+from penstock.embeddings.training_store import CHUNK, Fetched, TableShape
+from penstock.errors import ArtifactInvalid
+
+THREADS: Final = 16
+"""Threads that wait for pages: they read three times as many rows a second as one does."""
+SAMPLED: Final = 32
+"""Each id of so many is fetched first, to see whether pages are in memory."""
+LEAST_SPREAD: Final = 8 * SAMPLED
+"""Ids of a table from which on it is worth a look."""
+SLICES: Final = 4 * THREADS
+"""Parts of what is read by many threads: some are slower than others."""
+
+
+class MappedRowStore:
+    """Rows in the shards of an artifact, a `RowStore`.
+
+    A page of a file that is not in memory is read where it is touched, and nothing bounds how long that takes, so
+    `fetch` takes a `timeout` and cannot keep it.  Every shard that is mapped has a file descriptor.
+    """
+
+    def __init__(self, tables: Mapping[str, ShardedTable], open_file: Callable[[str], int], saved: str) -> None:
+        """Map the shards.
+
+        Args:
+            tables: by name; `ShardedTable.check` has found nothing.
+            open_file: gives a descriptor of a shard's file, which is closed here.
+            saved: the text of the save that wrote them, as `write_shards` was given it.
+
+        Raises:
+            ArtifactInvalid: a file is no regular one, or its size or its header is another.
+            OSError: it cannot be mapped; or what `open_file` raises.
+        """
+        self._tables = {name: _Table(table, open_file, saved) for name, table in tables.items()}
+        self._readers = _Readers()
+
+    def tables(self) -> dict[str, TableShape]:
+        """As `RowStore.tables`."""
+        return {name: table.shape for name, table in self._tables.items()}
+
+    def fetch(self, ids: Mapping[str, Ids], timeout: float | None = None) -> dict[str, Fetched]:  # noqa: ARG002  # see the class
+        """As `RowStore.fetch`."""
+        for name, some in ids.items():
+            check_table(self._tables, name, "among the shards")
+            check_asked(self._tables[name].shape, some)
+        return {name: self._of(self._tables[name], some) for name, some in ids.items()}
+
+    def check_contents(self) -> None:
+        """Read the ids and the index of every shard, and hold them to its range and to each other.
+
+        Raises:
+            ArtifactInvalid: ids do not ascend from the first to the last of the shard, or the index is not theirs.
+        """
+        for table in self._tables.values():
+            table.check_contents()
+
+    def close(self) -> None:
+        """As `RowStore.close`.  The maps end with the last call that reads from them."""
+        self._tables.clear()
+        self._readers.close()
+
+    def _of(self, table: _Table, ids: Ids) -> Fetched:
+        fetched = Fetched(np.empty((len(ids), table.shape.width), np.float32), np.zeros(len(ids), np.bool_))
+        if len(ids) >= LEAST_SPREAD and table.reads_from_disk(ids[::SAMPLED].copy()):
+            self._readers.spread(table, ids, fetched)
+        else:
+            table.read(ids, *fetched)
+        return with_rule(table.shape, ids, fetched)
+
+
+class _Readers:
+    """Threads that read pages, made by the process that needs them first: a fork has none of its parent's."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
+
+    def spread(self, table: _Table, ids: Ids, into: Fetched) -> None:
+        """Have the threads read parts of it.  Two that are the first at once each make a pool; one of them ends."""
+        if self._pool is None or self._pool[0] != os.getpid():
+            self._pool = os.getpid(), ThreadPoolExecutor(THREADS, "penstock-rows")
+        parts = [np.array_split(each, SLICES) for each in (ids, into.rows, into.found)]
+        for _ in self._pool[1].map(table.read, *parts):
+            pass
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and pool[0] == os.getpid():
+            pool[1].shutdown()
+
+
+class _Table:
+    """The shards of a table, and where each begins and ends."""
+
+    def __init__(self, table: ShardedTable, open_file: Callable[[str], int], saved: str) -> None:
+        self.shape = table.shape
+        self._shards = [_mapped(table, number, open_file, saved) for number in range(1, len(table.shards) + 1)]
+        self._firsts = np.array([shard.first for shard in table.shards], np.int64)
+        self._lasts = np.array([shard.last for shard in table.shards], np.int64)
+
+    def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> None:
+        """Fill in the rows of `ids` that are there, and that they are; the rows of others mean nothing."""
+        begins = np.searchsorted(ids, self._firsts)
+        ends = np.searchsorted(ids, self._lasts, side="right")
+        for number in np.flatnonzero(ends > begins):
+            some = slice(begins[number], ends[number])
+            found[some] = self._shards[number].read(ids[some], rows[some])
+
+    def reads_from_disk(self, sample: Ids) -> bool:
+        """Whether a page had to be read from the disk for these ids."""
+        before = getrusage(RUSAGE_THREAD).ru_majflt
+        self.read(sample, np.empty((len(sample), self.shape.width), np.float32), np.empty(len(sample), np.bool_))
+        return getrusage(RUSAGE_THREAD).ru_majflt > before
+
+    def check_contents(self) -> None:
+        for shard in self._shards:
+            shard.check_contents()
+
+
+class _MappedShard(NamedTuple):
+    shard: Shard
+    rows: Rows
+    by_id: BucketIndex | None
+    """Where each id is; None where every id from the first to the last is there."""
+
+    def read(self, ids: Ids, into: Rows) -> NDArray[np.bool_] | bool:
+        """Copy the rows of ids within the shard's range, and tell which are there."""
+        found: NDArray[np.bool_] | bool = True
+        if self.by_id is None:
+            places = ids - self.shard.first
+        else:
+            places, found = self.by_id.find(ids)
+        self.rows.take(places, axis=0, out=into, mode="clip")  # with "raise" numpy would copy `out`
+        return found
+
+    def check_contents(self) -> None:
+        if self.by_id is None:
+            return
+        file, (ids, entries, first, last) = self.shard.file, self.by_id
+        if ids[0] != first or ids[-1] != last:
+            raise ArtifactInvalid(f"{file} has not the ids from {first} to {last} that the manifest says", file=file)
+        for start in range(0, len(ids) - 1, CHUNK):
+            some = ids[start : start + CHUNK + 1]
+            if not (some[1:] > some[:-1]).all():
+                raise ArtifactInvalid(f"{file} has ids that do not ascend, between {some[0]} and {some[-1]}", file=file)
+        start = 0
+        for expected in index_of(ids):
+            if not (entries[start : start + len(expected)] == expected).all():
+                raise ArtifactInvalid(f"{file} has an index that is not that of its ids", file=file)
+            start += len(expected)
+
+
+def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], saved: str) -> _MappedShard:
+    shard, layout = table.shards[number - 1], table.layout(number, saved)
+    file = shard.file
+    descriptor = open_file(file)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ArtifactInvalid(f"{file} is no regular file", file=file)
+        if status.st_size != layout.size:
+            raise ArtifactInvalid(f"{file} has {status.st_size} bytes, and would have {layout.size}", file=file)
+        if os.pread(descriptor, len(layout.header), 0) != layout.header:
+            raise ArtifactInvalid(
+                f"{file} is not shard {number} of table {table.shape.name!r} as this artifact was saved: "
+                "its header is another",
+                file=file,
+            )
+        mapped = mmap.mmap(descriptor, layout.size, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+    rows = np.frombuffer(mapped, "<f4", shard.rows * table.shape.width, layout.rows_at)
+    by_id = None
+    if layout.entries:
+        ids = np.frombuffer(mapped, "<i8", shard.rows, layout.ids_at)
+        by_id = BucketIndex(ids, np.frombuffer(mapped, "<i4", layout.entries, layout.index_at), shard.first, shard.last)
+    return _MappedShard(shard, rows.reshape(shard.rows, -1), by_id)
