@@ -148,9 +148,13 @@ def _described(artifact: Artifact) -> dict[str, str]:
             for path, entry in manifest.files.items()
             if path == graph.path or path.startswith(f"{graph.path}/")
         )
-        told[f"graph {graph.format}"] = f"{size} bytes"
-        told[f"inputs of {graph.format}"] = graph.inputs
-        told[f"outputs of {graph.format}"] = graph.outputs
+        what = graph.format if graph.role == "model" else f"{graph.format} {graph.role}"
+        told[f"graph {what}"] = f"{size} bytes"
+        told[f"inputs of {what}"] = graph.inputs
+        told[f"outputs of {what}"] = graph.outputs
+    for table in manifest.tables:
+        shards = [msgspec.structs.replace(shard, file="") for shard in table.shards]
+        told[f"table {table.name}"] = msgspec.structs.replace(table, shards=tuple(shards))
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode() for name, value in told.items()
     }

@@ -141,7 +141,7 @@ def record_from_json(content: bytes) -> CurrentRecord:
         content,
         CurrentRecord,
         file=CURRENT,
-        schema=CURRENT_SCHEMA,
+        schemas=(CURRENT_SCHEMA,),
         remedy="publish into another folder",
         check=_check_history,
     )

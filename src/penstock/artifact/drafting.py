@@ -24,12 +24,12 @@ from penstock.artifact.manifest import (
     DIGEST,
     FEATURES,
     MANIFEST,
-    SCHEMA,
     BatchEntry,
     FileEntry,
     GraphEntry,
     Manifest,
     ProbesEntry,
+    TableEntry,
 )
 from penstock.artifact.manifest_json import manifest_to_json
 from penstock.artifact.probes import PROBES, write_recorded
@@ -73,8 +73,9 @@ class Draft:
         git: str | None,
         metadata: Mapping[str, Any],
         run: str | None = None,
+        tables: Sequence[TableEntry] = (),
     ) -> str:
-        """Write all but the graphs, which are there already, and return the digest.  Nothing is written after it.
+        """Write all but the graphs and shards, which are there, and return the digest.  Nothing is written after it.
 
         Empty folders, which some frameworks leave, are removed: a manifest lists files alone.
 
@@ -85,7 +86,7 @@ class Draft:
         (self.folder / FEATURES).write_text(features.to_json(), encoding="utf-8")
         write_recorded(self.folder / PROBES, probes)
         manifest = Manifest(
-            schema=SCHEMA,
+            schema=2 if tables else 1,
             name=self.name,
             files=_sync_and_list(self.folder),
             graphs=tuple(graphs),
@@ -98,6 +99,7 @@ class Draft:
             git=git,
             metadata=dict(metadata),
             run=run,
+            tables=tuple(tables),
         )
         content = manifest_to_json(manifest)
         self.digest = sha256(content).hexdigest()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import BinaryIO, NamedTuple
@@ -67,13 +67,25 @@ def read_listed(folder: int, path: str, entry: FileEntry, *, stamp: FileStamp | 
     return content
 
 
-def check_listed(folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str]) -> dict[str, FileStamp]:
+def check_listed(
+    folder: int, files: Mapping[str, FileEntry], *, besides: Iterable[str], of_size_alone: Collection[str] = ()
+) -> dict[str, FileStamp]:
     """Check that the folder holds `files` and `besides`, nothing else, and that each of `files` is as listed.
 
-    Returns the stamp of each of `files`, from before it was read.
+    Files in `of_size_alone` are not read.  Returns the stamp of each of `files`, from before it was read.
     """
     check_listing(folder, files, besides=besides)
-    return {path: copy_listed(folder, path, entry, None) for path, entry in files.items()}
+    unread = frozenset(of_size_alone)
+    return {
+        path: _check_size_of(folder, path, entry) if path in unread else copy_listed(folder, path, entry, None)
+        for path, entry in files.items()
+    }
+
+
+def open_regular(folder: int, path: str) -> int:
+    """A descriptor of a regular file below the folder, which the caller closes."""
+    with _opened(folder, path) as file:
+        return os.dup(file.fileno())
 
 
 def read_stamps(folder: int, files: Iterable[str], *, besides: Iterable[str]) -> dict[str, FileStamp]:
@@ -123,6 +135,12 @@ def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | Non
                 target.write(chunk)
     _check_content(path, entry, size, digest.hexdigest())
     return stamp
+
+
+def _check_size_of(folder: int, path: str, entry: FileEntry) -> FileStamp:
+    with _opened(folder, path) as file:
+        _check_size(file, path, entry)
+        return _stamp_of(file)
 
 
 def _stamp_of(file: BinaryIO) -> FileStamp:

@@ -6,15 +6,21 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from penstock.embeddings.rules import MissingRule
+from penstock.embeddings.shards import Shard, ShardedTable
+from penstock.embeddings.training_store import TableShape
 from penstock.features.tensors import Tensor
 
-SCHEMA: Final = 1
+SCHEMAS: Final = (1, 2)
+"""The first has no tables; the second has one or more that lie outside of the graph."""
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "DIGEST"
 """The file with the sha256 of the manifest: the digest of the artifact."""
 FEATURES: Final = "features.json"
 
 GraphFormat: TypeAlias = Literal["onnx", "pt2", "saved_model"]
+Role: TypeAlias = Literal["model", "ids"]
+"""`model`: to the outputs; `ids`: to the ids of each lookup in a table, where tables lie outside of the model."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,14 +30,56 @@ class FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bytes: int
 
 
-class GraphEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The model in one format."""
+class GraphEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A graph of the model in one format."""
 
     format: GraphFormat
     path: str
     """A file, or a folder, below the artifact."""
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    role: Role = "model"
+
+
+class Lookup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A place of the model where rows of a table are looked up."""
+
+    ids: str
+    """The output of the graph `ids` with the ids, int64."""
+    places: str
+    """The input of the graph `model` with the place of each id among the rows of its table; "" of an inlined table."""
+    by_row: bool
+    """Whether the first axis of the ids is the batch."""
+
+
+class TableEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An embedding table of the model."""
+
+    name: str
+    path: str
+    """The layer's path in the model."""
+    ids: Literal["dense", "any"]
+    size: int | None
+    width: int
+    rows: int
+    """How many are stored; the others follow from `missing`."""
+    missing: MissingRule
+    placed: Literal["inlined", "outside"]
+    """In the graph, or in shards."""
+    input: str
+    """The input of the graph `model` with the rows that a batch needs, float32; "" of an inlined table."""
+    shards: tuple[Shard, ...]
+    lookups: tuple[Lookup, ...]
+
+    @property
+    def shape(self) -> TableShape:
+        """The table as a reader of rows sees it; ConfigError where there is no such table."""
+        return TableShape(self.name, self.width, self.ids, self.size, self.missing)
+
+    @property
+    def sharded(self) -> ShardedTable:
+        """The table with its shards."""
+        return ShardedTable(self.shape, self.rows, self.shards)
 
 
 class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -52,9 +100,9 @@ class ProbesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that `manifest.json` says; the last two fields are for later."""
+    """Everything that `manifest.json` says; the last field is for later."""
 
-    schema: Literal[1]
+    schema: Literal[1, 2]
     name: str
     files: dict[str, FileEntry]
     graphs: tuple[GraphEntry, ...]
@@ -69,7 +117,31 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, Any]
     run: str | None = None
     """The training run that made it; None where it was saved by itself."""
-    tables: tuple[()] = ()
-    """Embedding tables outside of the model."""
+    tables: tuple[TableEntry, ...] = ()
+    """The embedding tables that were trained outside of the model, where one is still outside."""
     base: None = None
     """The artifact that this one is a change of."""
+
+    @property
+    def formats(self) -> tuple[GraphFormat, ...]:
+        """The formats that the model was saved in, the default first."""
+        return tuple(dict.fromkeys(graph.format for graph in self.graphs))
+
+    def program(self, format: str) -> dict[Role, GraphEntry]:  # noqa: A002  # the word users know
+        """The graphs of a format, by their roles; none of a format that is not there."""
+        return {graph.role: graph for graph in self.graphs if graph.format == format}
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Outputs of the model."""
+        return self.program(self.formats[0])["model"].outputs
+
+    @property
+    def outside(self) -> tuple[TableEntry, ...]:
+        """The tables that lie outside."""
+        return tuple(table for table in self.tables if table.placed == "outside")
+
+    @property
+    def lookups(self) -> tuple[Lookup, ...]:
+        """All lookups, in order of the tables."""
+        return tuple(lookup for table in self.tables for lookup in table.lookups)

@@ -14,15 +14,26 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
 import msgspec
 
-from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, SCHEMA, BatchEntry, GraphEntry, Manifest
+from penstock.artifact.manifest import (
+    DIGEST,
+    FEATURES,
+    MANIFEST,
+    SCHEMAS,
+    BatchEntry,
+    GraphEntry,
+    Manifest,
+    Role,
+    TableEntry,
+)
 from penstock.artifact.strict_json import read_strictly
 from penstock.config import Batch, check_service_name
+from penstock.embeddings.shards import TABLES
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
 
@@ -70,7 +81,7 @@ def manifest_from_json(content: bytes) -> Manifest:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
     return read_strictly(
-        content, Manifest, file=MANIFEST, schema=SCHEMA, remedy="save the model again", check=_check_manifest
+        content, Manifest, file=MANIFEST, schemas=SCHEMAS, remedy="save the model again", check=_check_manifest
     )
 
 
@@ -104,7 +115,8 @@ def _finite(seconds: float | None) -> float | None:
 
 def _check_manifest(manifest: Manifest) -> None:
     _check_files(manifest)
-    _check_graphs(manifest.graphs, manifest.files)
+    _check_graphs(manifest)
+    _check_tables(manifest)
     if manifest.probes.rows < 1:
         raise _Wrong(f"probes.rows is {manifest.probes.rows}, and an artifact has one at least")
     if not any(path.startswith(f"{manifest.probes.path}/") for path in manifest.files):
@@ -159,20 +171,75 @@ def _check_path(path: str) -> None:
         raise _Wrong(f"a path has {len(parts)} names, and {DEEPEST_PATH} at most are read: {path[:60]!r}...")
 
 
-def _check_graphs(graphs: tuple[GraphEntry, ...], files: Iterable[str]) -> None:
-    if not graphs:
+def _check_graphs(manifest: Manifest) -> None:
+    if not manifest.graphs:
         raise _Wrong("there is no graph")
-    formats = [graph.format for graph in graphs]
-    if len(set(formats)) < len(formats):
-        raise _Wrong(f"a format is there twice: {formats}")
-    for graph in graphs:
-        file = f"{graph.path}/saved_model.pb" if graph.format == "saved_model" else graph.path
-        if file not in files:
-            raise _Wrong(f"the {graph.format} graph needs {file!r}, which is not among the files")
-        _check_tensors(f"inputs of {graph.format}", graph.inputs)
-        _check_tensors(f"outputs of {graph.format}", graph.outputs)
-        if [(o.name, o.dtype) for o in graph.outputs] != [(o.name, o.dtype) for o in graphs[0].outputs]:
-            raise _Wrong(f"the graphs {formats[0]} and {graph.format} have different outputs")
+    roles: set[Role] = {"model", "ids"} if manifest.outside else {"model"}
+    there = [(graph.format, graph.role) for graph in manifest.graphs]
+    if len(set(there)) < len(there):
+        raise _Wrong(f"a graph is there twice: {', '.join(' '.join(one) for one in there)}")
+    firsts = manifest.program(manifest.formats[0])
+    for format_ in manifest.formats:
+        program = manifest.program(format_)
+        if program.keys() != roles:
+            raise _Wrong(f"the {format_} graphs are {' and '.join(program)}, and should be {' and '.join(roles)}")
+        for role, graph in program.items():
+            _check_graph(graph, manifest.files)
+            if [(o.name, o.dtype) for o in graph.outputs] != [(o.name, o.dtype) for o in firsts[role].outputs]:
+                raise _Wrong(f"the {role} graphs {manifest.formats[0]} and {format_} have different outputs")
+
+
+def _check_graph(graph: GraphEntry, files: Iterable[str]) -> None:
+    file = f"{graph.path}/saved_model.pb" if graph.format == "saved_model" else graph.path
+    if file not in files:
+        raise _Wrong(f"the {graph.format} graph needs {file!r}, which is not among the files")
+    _check_tensors(f"inputs of {graph.format}", graph.inputs)
+    _check_tensors(f"outputs of {graph.format}", graph.outputs)
+
+
+def _check_tables(manifest: Manifest) -> None:
+    if (manifest.schema == 1) == bool(manifest.outside) or (manifest.schema == 1 and manifest.tables):
+        raise _Wrong(f"it is of schema {manifest.schema}, and has {len(manifest.outside)} tables outside of the graph")
+    if not manifest.outside:
+        return
+    ids, model = (manifest.program(manifest.formats[0])[role] for role in ("ids", "model"))
+    names = [table.name for table in manifest.tables]
+    if len(set(names)) < len(names):
+        raise _Wrong(f"a table is there twice: {names}")
+    given = [tensor.name for tensor in ids.outputs]
+    if sorted(lookup.ids for lookup in manifest.lookups) != sorted(given):
+        raise _Wrong(f"the ids graph gives {given}, and the lookups of the tables need others")
+    if any(tensor.dtype != "int64" for tensor in ids.outputs):
+        raise _Wrong("an output of the ids graph is not int64")
+    taken = {tensor.name for tensor in model.inputs}
+    listed = {path for path in manifest.files if path.startswith(f"{TABLES}/")}
+    for table in manifest.tables:
+        _check_table(table, taken)
+        for number, shard in enumerate(table.shards, 1):
+            entry, size = manifest.files.get(shard.file), table.sharded.layout(number, manifest.created).size
+            if entry is None:
+                raise _Wrong(f"table {table.name!r} needs {shard.file!r}, which is not among the files")
+            if entry.bytes != size:
+                raise _Wrong(f"{shard.file!r} has {entry.bytes} bytes, and its rows take {size}")
+    unknown = listed - {shard.file for table in manifest.tables for shard in table.shards}
+    if unknown:
+        raise _Wrong(f"{min(unknown)!r} is a shard of no table")
+
+
+def _check_table(table: TableEntry, taken: Collection[str]) -> None:
+    """Hold a table to itself, and to the inputs that the model takes."""
+    try:
+        sharded = table.sharded
+    except ConfigError as error:
+        raise _Wrong(str(error)) from error
+    if table.placed == "inlined":
+        if table.shards or table.size is None or table.input or any(lookup.places for lookup in table.lookups):
+            raise _Wrong(f"table {table.name!r} is in the graph, and has shards, inputs or ids without end")
+        return
+    sharded.check()
+    for name in (table.input, *(lookup.places for lookup in table.lookups)):
+        if name not in taken:
+            raise _Wrong(f"table {table.name!r} fills an input {name!r}, which the model does not take")
 
 
 def _check_tensors(where: str, tensors: tuple[Tensor, ...]) -> None:

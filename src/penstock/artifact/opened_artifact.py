@@ -4,7 +4,8 @@ Contract
 --------
 * The path is resolved once.  What was opened stays the artifact it was, whatever a link on the way leads to later.
 * Before anything in it is interpreted, `DIGEST` was the manifest's sha256, each listed file was of its size and
-  sha256, and there was nothing else: else `ArtifactInvalid`, with the file's path.
+  sha256, and there was nothing else: else `ArtifactInvalid`, with the file's path.  Shards of rows can be
+  larger than memory, and their sha256 is checked only where that is asked for.
 * Files that another process of this service has checked, and that have the same stamps still, are not hashed again.
 * `read` checks a file again, unless its stamp is still that with which it was checked.  A graph that can be opened from
   bytes is opened from these bytes.
@@ -25,17 +26,19 @@ from penstock.artifact.listed_files import (
     FOLDER_FLAGS,
     FileStamp,
     check_listed,
+    open_regular,
     read_listed,
     read_small,
     read_stamps,
 )
-from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, FileEntry, GraphEntry, Manifest
+from penstock.artifact.manifest import DIGEST, FEATURES, MANIFEST, FileEntry, GraphEntry, Manifest, Role
 from penstock.artifact.manifest_json import SHA256, manifest_from_json
 from penstock.artifact.probes import read_recorded, read_rows
 from penstock.artifact.recorded import Recorded
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.feature_spec import Features
+from penstock.features.tensors import Tensor
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes.  A manifest of ten thousand files has about 2 MiB."""
@@ -72,17 +75,17 @@ class Artifact:
         """
         return _seen(self.digest, self.stamps) if self.stamps.keys() == self.manifest.files.keys() else ""
 
-    def graph(self, format: str | None = None) -> GraphEntry:  # noqa: A002  # the word users know
-        """The entry of a format; of the first, where `format` is None.
+    def program(self, format: str | None = None) -> dict[Role, GraphEntry]:  # noqa: A002  # the word users know
+        """The graphs of a format, by their roles; of the first, where `format` is None.
 
         Raises:
             ConfigError: the model was not saved in it.
         """
-        entries = {entry.format: entry for entry in self.manifest.graphs}
-        for name, entry in entries.items():
-            if format in (None, name):
-                return entry
-        raise ConfigError(f"{self.path} has no graph of the format {format!r}, but {', '.join(map(repr, entries))}")
+        formats = self.manifest.formats
+        found = self.manifest.program(formats[0] if format is None else format)
+        if not found:
+            raise ConfigError(f"{self.path} has no graph of the format {format!r}, but {', '.join(map(repr, formats))}")
+        return found
 
     def read(self, path: str) -> bytes:
         """The content of a file that the manifest lists, checked again.
@@ -93,14 +96,25 @@ class Artifact:
         entry, stamp = self._listed(path), self.stamps.get(path)
         return _in_folder(self.path, lambda folder: read_listed(folder, path, entry, stamp=stamp))
 
+    def open_file(self, path: str) -> int:
+        """A descriptor of a file that the manifest lists, of which nothing is checked.
+
+        Raises:
+            ArtifactInvalid: it cannot be opened, or is no regular file.
+        """
+        self._listed(path)
+        return _in_folder(self.path, lambda folder: open_regular(folder, path))
+
     def probes(self) -> Recorded:
         """The rows that ship in the artifact, and what the model answered to them.
 
         Raises:
             ArtifactInvalid: they do not fit the features or the graphs.
         """
-        probes, outputs = self.manifest.probes, self.manifest.graphs[0].outputs
-        return read_recorded(self.read, probes.path, rows=probes.rows, inputs=self.features.inputs, outputs=outputs)
+        probes = self.manifest.probes
+        return read_recorded(
+            self.read, probes.path, rows=probes.rows, inputs=self.features.inputs, outputs=self.manifest.outputs
+        )
 
     def probe_rows(self) -> list[dict[str, Any]]:
         """The raw rows of the probes alone.
@@ -123,6 +137,7 @@ def open_artifact(
     digest: str | None = None,
     trust: bool = False,
     check_files: bool = True,
+    verify_rows: bool = False,
     seen: str = "",
 ) -> Artifact:
     """The artifact in the folder `path`, which may be reached through links; nothing inside may be one.
@@ -134,6 +149,7 @@ def open_artifact(
             to say so, for the user knows the very bytes; one that lies beside the artifact, as in `CURRENT`, is none.
         check_files: whether every file is checked now; without, only what is read, when it is read.  It is for those
             who open no graph.
+        verify_rows: whether the sha256 of shards of rows is checked too.
         seen: `Artifact.seen` of the process that has checked them: files that are still so are not hashed again.
 
     Raises:
@@ -151,7 +167,10 @@ def open_artifact(
         raise ArtifactInvalid(f"{printable(str(path))} is no artifact: it is no folder")
     try:
         return _in_folder(
-            resolved, lambda folder: _open(folder, resolved, digest, seen, trust=trust, check_files=check_files)
+            resolved,
+            lambda folder: _open(
+                folder, resolved, digest, seen, trust=trust, check_files=check_files, verify_rows=verify_rows
+            ),
         )
     except ArtifactInvalid as error:
         raise ArtifactInvalid(
@@ -173,18 +192,27 @@ def _check_digest(digest: str | None) -> None:
         raise ConfigError(f"digest must be the 64 hexadecimal digits of a file {DIGEST}, in lower case; got {digest!r}")
 
 
-def _open(folder: int, path: Path, expected: str | None, seen: str, *, trust: bool, check_files: bool) -> Artifact:
+def _open(
+    folder: int,
+    path: Path,
+    expected: str | None,
+    seen: str,
+    *,
+    trust: bool,
+    check_files: bool,
+    verify_rows: bool,
+) -> Artifact:
     manifest, digest = _read_manifest(folder)
     if expected not in (None, digest):
         raise ArtifactInvalid(f"its digest is {digest}, and {expected} is expected", file=DIGEST)
-    stamps = _checked(folder, manifest, digest, seen) if check_files else {}
+    stamps = _checked(folder, manifest, digest, seen, verify_rows=verify_rows) if check_files else {}
     text = read_listed(folder, FEATURES, manifest.files[FEATURES], stamp=stamps.get(FEATURES))
     features = _read_features(text)
     _check_inputs(manifest, features)
     return Artifact(path, manifest, digest, features, trusted=trust, stamps=stamps)
 
 
-def _checked(folder: int, manifest: Manifest, digest: str, seen: str) -> dict[str, FileStamp]:
+def _checked(folder: int, manifest: Manifest, digest: str, seen: str, *, verify_rows: bool) -> dict[str, FileStamp]:
     """Check every file, and return the stamps of those that are old enough."""
     besides = (MANIFEST, DIGEST)
     if seen:
@@ -192,7 +220,8 @@ def _checked(folder: int, manifest: Manifest, digest: str, seen: str) -> dict[st
         if _seen(digest, found) == seen:
             return found
     settled = (time.time() - SETTLED_SECONDS) * 1e9
-    checked = check_listed(folder, manifest.files, besides=besides)
+    of_size_alone = [] if verify_rows else [shard.file for table in manifest.outside for shard in table.shards]
+    checked = check_listed(folder, manifest.files, besides=besides, of_size_alone=of_size_alone)
     return {path: stamp for path, stamp in checked.items() if stamp.mtime_ns <= settled}
 
 
@@ -223,8 +252,19 @@ def _read_features(content: bytes) -> Features:
 
 def _check_inputs(manifest: Manifest, features: Features) -> None:
     """A graph may do without an input that the model does not use; another one it cannot have."""
-    given = {tensor.name: tensor for tensor in features.inputs}
+    encoded = {tensor.name: tensor for tensor in features.inputs}
+    looked_up: dict[str, Tensor] = {}
+    if manifest.outside:
+        ids = {tensor.name: tensor for tensor in manifest.program(manifest.formats[0])["ids"].outputs}
+        for table in manifest.outside:
+            looked_up[table.input] = Tensor(table.input, "float32", (table.width,))
+            for lookup in table.lookups:
+                looked_up[lookup.places] = Tensor(lookup.places, "int64", ids[lookup.ids].shape)
+    twice = encoded.keys() & looked_up.keys()
+    if twice:
+        raise ArtifactInvalid(f"{MANIFEST}: {min(twice)!r} is a feature, and the rows of a table", file=MANIFEST)
     for graph in manifest.graphs:
+        given = encoded if graph.role == "ids" else encoded | looked_up
         for tensor in graph.inputs:
             if given.get(tensor.name) != tensor:
                 raise ArtifactInvalid(

@@ -79,7 +79,7 @@ def _open(path: str, order: Order) -> Artifact:
 
 def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
     before, after = open_artifact(order.before), _open(order.after, order)
-    name = after.graph(order.format).format
+    name = after.program(order.format)["model"].format
     tell(Begun(name))
     model = open_model(after, name, threads=order.threads)
     changes = find_changes(before, after, model)
@@ -89,9 +89,9 @@ def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
 
 def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
     artifact = _open(order.artifact, order)
-    formats = order.formats or tuple(entry.format for entry in artifact.manifest.graphs)
+    formats = order.formats or artifact.manifest.formats
     for name in formats:  # all of them before the first is opened
-        check_trust(artifact.graph(name).format, trusted=artifact.trusted)
+        check_trust(artifact.program(name)["model"].format, trusted=artifact.trusted)
     parts, made = [artifact.probes()], MadeRows(None, ())
     if order.check is not None:
         check, made = _more_rows(artifact, order.check)
@@ -106,7 +106,7 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
 
 def _more_rows(artifact: Artifact, check: CheckRows) -> tuple[Recorded | None, MadeRows]:
     """The rows to check, and those that were made."""
-    inputs, outputs = artifact.features.inputs, artifact.manifest.graphs[0].outputs
+    inputs, outputs = artifact.features.inputs, artifact.manifest.outputs
     with open(check.descriptor, "rb") as file, ZipFile(file) as archive:  # noqa: PTH123  # a descriptor, no path
         found = [
             read_recorded(archive.read, folder, rows=rows, inputs=inputs, outputs=outputs) if rows else None

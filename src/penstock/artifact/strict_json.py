@@ -10,7 +10,7 @@ Contract
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ LONGEST_FAULT: Final = 1000
 
 
 def read_strictly(
-    content: bytes, kind: type[T], *, file: str, schema: int, remedy: str, check: Callable[[T], None]
+    content: bytes, kind: type[T], *, file: str, schemas: Collection[int], remedy: str, check: Callable[[T], None]
 ) -> T:
     """What a file says that holds one object.
 
@@ -34,7 +34,7 @@ def read_strictly(
         content: its bytes.
         kind: what it is to be, a `msgspec.Struct`.
         file: its name.
-        schema: the schema that this Penstock reads.
+        schemas: those that this Penstock reads, in order.
         remedy: what else can be done about another schema than to use another version.
         check: raises a ValueError where the file says what cannot be.
 
@@ -43,7 +43,7 @@ def read_strictly(
     """
     try:
         found = _read_json(content)
-        _refuse_other_schema(found, schema, remedy)
+        _refuse_other_schema(found, schemas, remedy)
         fill_type_cache(kind)
         read = msgspec.convert(found, kind)
         check(read)
@@ -60,14 +60,14 @@ def _read_json(content: bytes) -> Any:
     return found
 
 
-def _refuse_other_schema(found: Any, known: int, remedy: str) -> None:
+def _refuse_other_schema(found: Any, known: Collection[int], remedy: str) -> None:
     if not isinstance(found, dict):
         raise ValueError("it has to be an object")  # noqa: TRY004  # it is about what a file says
     schema = found.get("schema")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema != known:
+    if isinstance(schema, int) and not isinstance(schema, bool) and schema not in known:
         raise ValueError(
-            f"it is of schema {schema}, and this Penstock reads schema {known} alone: "
-            f"use the version that wrote it{' or a newer one' if schema > known else ''}, or {remedy}"
+            f"it is of schema {schema}, and this Penstock reads schema {' and '.join(map(str, known))} alone: "
+            f"use the version that wrote it{' or a newer one' if schema > max(known) else ''}, or {remedy}"
         )
 
 

@@ -55,8 +55,11 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
     )
     print_table(
         "graphs",
-        ("format", "inputs", "outputs"),
-        [(graph.format, _tensors(graph.inputs), _tensors(graph.outputs)) for graph in manifest.graphs],
+        ("graph", "inputs", "outputs"),
+        [
+            (f"{graph.format} {graph.role}", _tensors(graph.inputs), _tensors(graph.outputs))
+            for graph in manifest.graphs
+        ],
     )
 
 

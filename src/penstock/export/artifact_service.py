@@ -49,7 +49,7 @@ def load(
     """
     options = ArtifactOptions(format=format, trust=trust, digest=digest)
     found, artifact = open_found(path, options.digest, trust=options.trust or options.digest is not None)
-    entry = artifact.graph(options.format)
+    entry = artifact.program(options.format)["model"]
     check_trust(entry.format, trusted=artifact.trusted)
     check_library(entry.format)
     label = artifact.manifest.name if name is None else name

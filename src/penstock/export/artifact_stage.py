@@ -45,7 +45,7 @@ class ArtifactStage(Stage):
         manifest = described.manifest
         return Declaration(
             item=described.features.item_type(),
-            result=answer_type(manifest.name, described.graph(format).outputs, manifest.classes),
+            result=answer_type(manifest.name, described.program(format)["model"].outputs, manifest.classes),
             examples=described.probe_rows()[:EXAMPLES],
             batch=batch_from_entry(manifest.batch),
         )

@@ -237,7 +237,7 @@ def test_a_graph_takes_only_what_the_features_give(artifact, change):
 
 def test_a_graph_may_do_without_an_input_that_the_model_does_not_use(artifact):
     edit_manifest(artifact, lambda found: found["graphs"][0]["inputs"].pop(0))
-    assert [tensor.name for tensor in open_artifact(artifact).graph().inputs] == ["occupation"]
+    assert [tensor.name for tensor in open_artifact(artifact).program()["model"].inputs] == ["occupation"]
 
 
 # -- the digest -------------------------------------------------------------------------------------------------------
@@ -409,9 +409,9 @@ def test_a_process_that_opens_no_graph_may_leave_the_files_unchecked_but_not_tho
 
 
 def test_a_format_that_was_not_saved_is_refused_with_those_that_were(original):
-    assert open_artifact(original).graph("onnx") == open_artifact(original).graph()
+    assert open_artifact(original).program("onnx") == open_artifact(original).program()
     with pytest.raises(ConfigError, match="has no graph of the format 'pt2', but 'onnx'"):
-        open_artifact(original).graph("pt2")
+        open_artifact(original).program("pt2")
 
 
 def test_no_descriptor_stays_open_whatever_is_found(artifact):
