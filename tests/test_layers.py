@@ -135,6 +135,7 @@ LIGHT = {"msgspec"}
 
 UPWARD = {
     ("cli/main.py", "penstock"): "tells the version",
+    ("embeddings/__init__.py", "penstock.artifact.row_stores"): "people import all of embeddings from there",
     ("cli/worker_check.py", "penstock.testing.command_worker"): "what it runs is a suite for tests",
     ("cli/worker_check.py", "penstock.testing.worker_case"): "what it runs is a suite for tests",
     ("cli/worker_check.py", "penstock.testing.workers"): "what it runs is a suite for tests",

@@ -11,8 +11,11 @@ import numpy as np
 import onnx_bytes
 from penstock import features as f
 from penstock.artifact.drafting import new_artifact
-from penstock.artifact.manifest import BatchEntry, GraphEntry
+from penstock.artifact.manifest import BatchEntry, GraphEntry, Lookup, TableEntry
 from penstock.artifact.recorded import Recorded
+from penstock.embeddings.rules import init, zeros
+from penstock.embeddings.shards import write_shards
+from penstock.embeddings.training_store import TableShape
 from penstock.features.tensors import Tensor
 
 ROWS = [
@@ -84,6 +87,117 @@ def write_ids(path: Path, *, size: int | None = None) -> str:
         [onnx_bytes.node("Identity", ["x"], ["y"])], [("x", "int64", ("n",))], [("y", "int64", ("n",))]
     )
     return _write(path, spec, rows, {"y": spec.encode(rows)["x"]}, content, name="ids")
+
+
+USERS = np.array([-(2**63), -1, 0, 5, 2**24 + 1, 2**31 + 5, 2**40 + 7, 2**63 - 1], np.int64)
+"""The ids that have a row in the table `user`, which takes any id."""
+USER = TableShape("user", 2, "any", None, init(7))
+ITEM = TableShape("item", 2, "dense", 4, zeros())
+"""The table of the ids `user % 5`, of which 4 is none of its."""
+TABLE_ROWS = [{"user": user, "age": age} for user, age in zip([5, 2**31 + 5, 3, 2**24 + 1, 0], range(5), strict=True)]
+
+
+def user_rows(ids: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """The rows of these ids: stored ones, or the rule's."""
+    stored = np.stack([(ids % 1000) / 8, ids % 7 - 3], axis=1).astype(np.float32) * np.float32(scale)
+    there = np.isin(ids, USERS)[:, None]
+    return np.where(there, stored, USER.missing.rows(ids, 2, "user")).astype(np.float32)
+
+
+def item_rows(scale: float = 1.0) -> np.ndarray:
+    return np.arange(8, dtype=np.float32).reshape(4, 2) * np.float32(scale)
+
+
+def table_model(user: np.ndarray, age: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """What the artifact of `write_tables` computes, by numpy."""
+    return ((user_rows(user, scale) * item_rows(scale)[user % 5]).sum(axis=1) + age).astype(np.float32)
+
+
+def write_tables(
+    path: Path, *, scale: float = 1.0, shard_bytes: int = 500, created: str = "2026-11-23T00:00:00Z"
+) -> str:
+    """An artifact with two tables outside of its graph; its digest.  Every table and answer follows from `scale`."""
+    spec = f.Features({"user": f.Ids(), "age": f.Numeric()})
+    inputs = spec.encode(TABLE_ROWS)
+    ids = onnx_bytes.model(
+        [
+            onnx_bytes.weights("five", np.array(5, np.int64)),
+            onnx_bytes.node("Identity", ["user"], ["ids_0_0"]),
+            onnx_bytes.node("Mod", ["user", "five"], ["ids_1_0"]),
+        ],
+        [("user", "int64", ("n",))],
+        [("ids_0_0", "int64", ("n",)), ("ids_1_0", "int64", ("n",))],
+    )
+    model = onnx_bytes.model(
+        [
+            onnx_bytes.weights("ones", np.ones(2, np.float32)),
+            onnx_bytes.node("Gather", ["rows_0", "places_0_0"], ["users"]),
+            onnx_bytes.node("Gather", ["rows_1", "places_1_0"], ["items"]),
+            onnx_bytes.node("Mul", ["users", "items"], ["product"]),
+            onnx_bytes.node("MatMul", ["product", "ones"], ["sum"]),
+            onnx_bytes.node("Add", ["sum", "age"], ["score"]),
+        ],
+        [
+            ("age", "float32", ("n",)),
+            ("rows_0", "float32", ("users", 2)),
+            ("places_0_0", "int64", ("n",)),
+            ("rows_1", "float32", ("items", 2)),
+            ("places_1_0", "int64", ("n",)),
+        ],
+        [("score", "float32", ("n",))],
+    )
+    given = {tensor.name: tensor for tensor in spec.inputs}
+    looked_up = [Tensor("ids_0_0", "int64"), Tensor("ids_1_0", "int64")]
+    fed = [
+        Tensor("rows_0", "float32", (2,)),
+        Tensor("places_0_0", "int64"),
+        Tensor("rows_1", "float32", (2,)),
+        Tensor("places_1_0", "int64"),
+    ]
+    with new_artifact(path, name="tables") as draft:
+        (draft.folder / "ids.onnx").write_bytes(ids)
+        (draft.folder / "model.onnx").write_bytes(model)
+        tables = []
+        for number, (shape, some, rows) in enumerate(
+            [(USER, USERS, user_rows(USERS, scale)), (ITEM, np.arange(4), item_rows(scale))]
+        ):
+            shards = write_shards(
+                draft.folder, shape, [(some, rows)], rows=len(some), saved=created, shard_bytes=shard_bytes
+            )
+            tables.append(
+                TableEntry(
+                    name=shape.name,
+                    path=f"embed.{shape.name}",
+                    ids=shape.ids,
+                    size=shape.size,
+                    width=shape.width,
+                    rows=len(some),
+                    missing=shape.missing,
+                    placed="outside",
+                    input=f"rows_{number}",
+                    shards=shards,
+                    lookups=(Lookup(f"ids_{number}_0", f"places_{number}_0", by_row=True),),
+                )
+            )
+        outputs = {"score": table_model(**inputs, scale=scale)}
+        draft.finish(
+            features=spec,
+            probes=Recorded(spec.rows_of(TABLE_ROWS), inputs, outputs),
+            graphs=[
+                GraphEntry("onnx", "ids.onnx", (given["user"],), tuple(looked_up), "ids"),
+                GraphEntry("onnx", "model.onnx", (given["age"], *fed), (Tensor("score", "float32"),)),
+            ],
+            batch=BatchEntry(max_size=32, max_wait=0.0, max_gap=None),
+            tolerance=(1e-5, 1e-5),
+            classes=None,
+            libraries={},
+            created=created,
+            git=None,
+            metadata={},
+            tables=tables,
+        )
+        draft.publish()
+    return draft.digest
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""A trained model as it answers rows: its features and its graph, behind one call.
+"""A trained model as it answers rows: its features, its graphs and its rows of embeddings, behind one call.
 
 Serving, the replay of the probes and the comparison of two versions all ask it.
 """
@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.artifact.lookups import Arrays, LookedUp, Lookups, WrongId, WrongIds
+from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import Artifact
+from penstock.artifact.row_stores import mapped_rows
 from penstock.artifact.trusting import check_trust
+from penstock.embeddings.row_store import RowStore
 from penstock.errors import InvalidItem
 from penstock.features.feature_spec import Features
 from penstock.features.values import shown_value
@@ -33,12 +37,22 @@ class Predictions:
     """Why each other row is refused, by its place."""
     version: str
     """The digest of the artifact that answered."""
+    missing: Sequence[Mapping[str, int]] = ()
+    """For each row that was kept how many of its distinct ids were not found, by table; empty unless that was asked."""
 
 
 class ServedModel:
     """A model that is open, for a single thread at a time."""
 
-    def __init__(self, features: Features, graph: Graph, *, format: str, version: str = "") -> None:  # noqa: A002  # the word users know
+    def __init__(
+        self,
+        features: Features,
+        graph: Graph,
+        *,
+        format: str,  # noqa: A002  # the word users know
+        version: str = "",
+        lookups: Lookups | None = None,
+    ) -> None:
         self.features = features
         """The preprocessing of the rows."""
         self.outputs = tuple(graph.outputs)
@@ -46,54 +60,99 @@ class ServedModel:
         """Format of the graph."""
         self.version = version
         """The digest of the artifact."""
+        self.lookups = lookups
+        """Lookups in tables outside of the graph; None: there are none."""
         self._graph = graph
 
-    def predict_rows(self, rows: Sequence[Any]) -> Predictions:
-        """Answer raw rows.  A row that the features or the graph refuse is left out, and the others go on."""
+    def predict_rows(self, rows: Sequence[Any], *, explain: bool = False) -> Predictions:
+        """Answer raw rows, and with `explain` count the ids that were not found.
+
+        A row that the features, a table or the graph refuse is left out, and the others go on.
+
+        Raises:
+            InvalidItem: an id is none of its table's, and nothing says which row it is of.
+        """
         encoded = self.features.encode_rows(rows)
         kept, inputs, invalid = encoded.kept, encoded.inputs, encoded.invalid
         while kept:
             try:
-                values = dict(zip([tensor.name for tensor in self.outputs], self.run(inputs), strict=True))
-                return Predictions(values, kept, invalid, self.version)
+                looked_up = self.lookups.look_up(inputs) if self.lookups is not None else None
+                answers = self.run(inputs, looked_up)
+                values = dict(zip([tensor.name for tensor in self.outputs], answers, strict=True))
+                missing: Sequence[Mapping[str, int]] = ()
+                if explain and self.lookups is not None and looked_up is not None:
+                    missing = self.lookups.missing(looked_up, len(kept))
+                return Predictions(values, kept, invalid, self.version, missing)
             except RowsRefused as error:
-                refused = {kept[place]: why for place, why in error.refusals.items()}
-                invalid = invalid | {
-                    kept[place]: _invalid_item(self.features, rows[kept[place]], inputs, place, why)
+                refused = {
+                    place: _invalid_item(self.features, rows[kept[place]], inputs, place, why)
                     for place, why in error.refusals.items()
                 }
-                good = [place for place, row in enumerate(kept) if row not in refused]
-                inputs = {name: array[good] for name, array in inputs.items()}
-                kept = [kept[place] for place in good]
+            except WrongIds as error:
+                refused = {place: _wrong_id(self.features, inputs, place, why) for place, why in error.rows.items()}
+            invalid = invalid | {kept[place]: why for place, why in refused.items()}
+            good = [place for place in range(len(kept)) if place not in refused]
+            inputs = {name: array[good] for name, array in inputs.items()}
+            kept = [kept[place] for place in good]
         return Predictions({}, kept, invalid, self.version)
 
-    def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """Each output for encoded rows, in order; raises RowsRefused where the graph refuses rows."""
-        return self._graph.run(inputs)
+    def run(self, inputs: Arrays, looked_up: LookedUp | None = None) -> list[np.ndarray[Any, Any]]:
+        """Each output for encoded rows, in order.
+
+        Args:
+            inputs: as the features have encoded them.
+            looked_up: the rows that they need, where that is known already.
+
+        Raises:
+            RowsRefused: the graph refuses rows.
+            WrongIds: rows have ids that are none of their table's.
+        """
+        if looked_up is None and self.lookups is not None:
+            looked_up = self.lookups.look_up(inputs)
+        return self._graph.run(inputs if looked_up is None else {**inputs, **looked_up.inputs})
 
     def close(self) -> None:
         """Release what it holds."""
         self._graph.close()
+        if self.lookups is not None:
+            self.lookups.close()
 
 
-def open_model(artifact: Artifact, format: str | None = None, *, threads: int = 1) -> ServedModel:  # noqa: A002  # the word users know
+def open_model(
+    artifact: Artifact,
+    format: str | None = None,  # noqa: A002  # the word users know
+    *,
+    threads: int = 1,
+    rows: RowStore | None = None,
+) -> ServedModel:
     """The model of an artifact, ready to answer.
 
     Args:
         artifact: what `open_artifact` returned.
         format: of the graph; None: the first.
         threads: how many threads one run uses.
+        rows: the rows of the tables outside, which is closed with the model; None: those in the artifact's shards.
 
     Raises:
         ConfigError: there is no such graph, it can run code and is not trusted, or its library is not installed.
-        ArtifactInvalid: the graph is not what the manifest says.
+        ArtifactInvalid: a graph, or a shard of rows, is not what the manifest says.
     """
-    entry = artifact.graph(format)
+    program = artifact.program(format)
+    lookups = None
+    if "ids" in program:
+        ids = _opened(artifact, program["ids"], threads)
+        lookups = Lookups(artifact.manifest.tables, ids, mapped_rows(artifact) if rows is None else rows)
+    graph = _opened(artifact, program["model"], threads)
+    return ServedModel(
+        artifact.features, graph, format=program["model"].format, version=artifact.digest, lookups=lookups
+    )
+
+
+def _opened(artifact: Artifact, entry: GraphEntry, threads: int) -> Graph:
     check_trust(entry.format, trusted=artifact.trusted)
     is_file = entry.path in artifact.manifest.files
     source = artifact.read(entry.path) if is_file else artifact.path / entry.path
-    graph = open_graph(entry.format, source, inputs=entry.inputs, outputs=entry.outputs, threads=threads)
-    return ServedModel(artifact.features, graph, format=entry.format, version=artifact.digest)
+    return open_graph(entry.format, source, inputs=entry.inputs, outputs=entry.outputs, threads=threads)
 
 
 def _invalid_item(
@@ -105,6 +164,18 @@ def _invalid_item(
         return InvalidItem(f"the model refuses the row: it {why.reason}")
     (values,) = features.rows_of([row])
     return InvalidItem(f"{shown_value(values[column])} {why.reason}", path=f"$.{column}")
+
+
+def _wrong_id(features: Features, inputs: Arrays, place: int, why: WrongId) -> InvalidItem:
+    """Why a row is refused, with the column where the id is that of a single one."""
+    places = [
+        (name, at)
+        for name, array in inputs.items()
+        if array.dtype.kind == "i"
+        for at in np.flatnonzero(np.atleast_1d(array[place]).ravel() == why.id).tolist()
+    ]
+    column = features.column_at(*places[0]) if len(places) == 1 else None
+    return InvalidItem(str(why), path="" if column is None else f"$.{column}")
 
 
 def _largest(inputs: Mapping[str, np.ndarray[Any, Any]], place: int) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.artifact.row_stores import open_row_store
     from penstock.embeddings.keras_layers import DenseFeatures
     from penstock.embeddings.offloading import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.opening import open_training_store
@@ -28,6 +29,7 @@ __all__ = [
     "constant",
     "init",
     "offload",
+    "open_row_store",
     "open_training_store",
     "placeholders",
     "restore",
@@ -35,6 +37,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "penstock.artifact.row_stores": ("open_row_store",),
     "penstock.embeddings.keras_layers": ("DenseFeatures",),
     "penstock.embeddings.offloading": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.opening": ("open_training_store",),

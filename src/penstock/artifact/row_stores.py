@@ -1,0 +1,35 @@
+"""Open the store of rows that a URL names, or that an artifact has in itself."""
+
+from __future__ import annotations
+
+from penstock.artifact.model_directory import open_found
+from penstock.artifact.opened_artifact import Artifact
+from penstock.embeddings.mapped_rows import MappedRowStore
+from penstock.embeddings.row_store import RowStore
+from penstock.errors import ConfigError
+
+
+def open_row_store(url: str) -> RowStore:
+    """The store of rows that a URL names.
+
+    `mmap:DIR` has the tables that lie outside of the graph in an artifact, or in the current version of a model
+    directory.  It stays that version.
+
+    Raises:
+        ConfigError: it is no such URL.
+        ArtifactInvalid: the folder is no artifact, or not as it was saved.
+    """
+    kind, _, folder = url.partition(":") if isinstance(url, str) else ("", "", "")
+    if kind == "mmap" and folder and not folder.startswith("//") and "\0" not in folder:
+        return mapped_rows(open_found(folder)[1])
+    raise ConfigError(f"{url!r} names no store of rows: it is mmap:DIR, as mmap:models/ads")
+
+
+def mapped_rows(artifact: Artifact) -> MappedRowStore:
+    """The rows in the shards of an artifact.
+
+    Raises:
+        ArtifactInvalid: a shard is not as it was saved, by its size or its header.
+    """
+    tables = {table.name: table.sharded for table in artifact.manifest.outside}
+    return MappedRowStore(tables, artifact.open_file, artifact.manifest.created)
