@@ -17,7 +17,7 @@ NAMES = {
     "Example", "ExportRefused", "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError",
     "PublishFailed", "QuotaExceeded", "RequestError", "RunFailed", "RunUnavailable", "ServerError", "ServerOptions",
     "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
-    "current_requests", "export", "external", "features", "stage", "training", "wsgi",
+    "count", "current_requests", "export", "external", "features", "stage", "training", "wsgi",
 }  # fmt: skip
 
 STAGE = (
@@ -83,6 +83,7 @@ SIGNATURES = {
     "WorkerInfo": "(stage, index, count, gpus=(), left=None)",
     "WorkerLost": "(message='', *, stage='', hung=False, alone=False)",
     "asgi": "(served, options=None)",
+    "count": "(name, n=1, /, **labels)",
     "current_requests": "()",
     "export.load": (
         "(path, *, format=None, workers=1, batch=None, trust=False, digest=None, name=None, cpus=None, env=None)"

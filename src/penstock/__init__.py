@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.server.asgi import asgi
     from penstock.server.wsgi import wsgi
     from penstock.service import Service
+    from penstock.worker.counting import count
     from penstock.worker.current_call import current_requests
     from penstock.worker.declaration import Declaration
 
@@ -76,6 +77,7 @@ __all__ = [
     "WorkerInfo",
     "WorkerLost",
     "asgi",
+    "count",
     "current_requests",
     "export",
     "external",
@@ -93,6 +95,7 @@ _LATER = {
     "Features": "penstock.features.feature_spec",
     "Service": "penstock.service",
     "asgi": "penstock.server.asgi",
+    "count": "penstock.worker.counting",
     "current_requests": "penstock.worker.current_call",
     "external": "penstock.runtime.external_spec",
     "stage": "penstock.runtime.spec",
@@ -108,5 +111,6 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES:
         return import_module(f"penstock.{name}")
     if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+        found = globals()[name] = getattr(import_module(_LATER[name]), name)  # a stage may ask for it at each item
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ from penstock.transport.external_messages import (
     unpack_json,
 )
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_answers, encode_batch, encode_control
-from penstock.transport.messages import MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES
+from penstock.transport.messages import MESSAGE_BYTES, NAME_BYTES, TRACEBACK_BYTES, SeriesCount
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "worker-protocol.md").read_text()
@@ -176,6 +176,7 @@ def test_the_page_has_every_column_and_field():
     assert names(table("HELLO, of which")) == list(ExternalHello.__struct_fields__)
     assert names(table("LAUNCH, which has")) == list(ExternalLaunch.__struct_fields__)
     assert names(table("### Failures")) == list(ExternalFailure.__struct_fields__)
+    assert names(table("## Counts")) == list(SeriesCount.__struct_fields__)
 
 
 def test_the_limits_of_the_page_are_those_of_the_code():

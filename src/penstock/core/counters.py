@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from penstock.core.series import SeriesCounts
 from penstock.errors import REFUSAL_REASONS, Overloaded, RequestError
 
 NOT_READY: Final = "not_ready"
@@ -59,7 +60,7 @@ class StageCounters:
 
     __slots__ = (
         "abandoned", "batch_size", "batches", "bisected", "computed", "cuts", "devices_lost", "recycled", "restarts",
-        "retried", "shortages", "waited",
+        "retried", "series", "shortages", "waited",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -84,6 +85,8 @@ class StageCounters:
         """Workers ended because their device was lost."""
         self.shortages = 0
         """Batches for which there was not enough memory."""
+        self.series = SeriesCounts()
+        """Counters of the stage itself, of all its workers together, the ended ones too."""
 
 
 class ServiceCounters:

@@ -18,6 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.core.counters import REFUSED, Histogram, StageCounters
+from penstock.core.series import OWN, USER
 from penstock.core.state import State, WorkerState
 from penstock.hosting.build import is_compiled
 from penstock.hosting.handing_over import dropped_lines
@@ -56,6 +57,7 @@ class ServiceCollector(Collector):
         yield from _stage_gauges(stages)
         yield from _stage_counters(stages)
         yield from _stage_histograms(stages)
+        yield from _counted_families(stages)
 
 
 def _dropped_lines() -> Metric:
@@ -323,6 +325,19 @@ def _stage_histograms(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metri
         for service, stage in stages:
             add_histogram(family, (service, stage.name), _histogram(stage.counters, attribute))
         yield family
+
+
+def _counted_families(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
+    families = {name: CounterMetricFamily(f"penstock_{name}", words) for name, words in OWN.items()}
+    for service, stage in stages:
+        for (name, labels), total in list(stage.counters.series.items()):
+            family = families.get(name)
+            if family is None:
+                words = f"Counted by stages themselves, as {name.removeprefix(USER)}."
+                family = families[name] = CounterMetricFamily(f"penstock_{name}", words)
+            # Not `add_metric`: stages that know nothing of each other may give one name different labels.
+            family.add_sample(f"{family.name}_total", {"service": service, "stage": stage.name, **dict(labels)}, total)
+    yield from families.values()
 
 
 def _histogram(counters: StageCounters, attribute: str) -> Histogram:

@@ -23,7 +23,7 @@ from penstock.transport.external_messages import (
     unpack_json,
 )
 from penstock.transport.framing import Frame, Kind, Status, control_frame, encode_control
-from penstock.transport.messages import Hello, pack
+from penstock.transport.messages import Counts, Hello, pack
 
 OK: Final = int(Status.OK)
 EXPIRED: Final = int(Status.EXPIRED)
@@ -219,5 +219,7 @@ def _translate(frame: Frame) -> None:
         for i, status in enumerate(statuses):
             if status not in (OK, EXPIRED):
                 frame.payloads[i] = memoryview(pack(read_external_failure(frame.payloads[i])))
+    elif kind is Kind.COUNTS:
+        frame.payloads = [memoryview(pack(unpack_json(frame.payloads[0], Counts)))]
     elif kind is Kind.FAILED or (kind is Kind.CHECKED and len(frame.payloads[0])):
         frame.payloads = [memoryview(pack(read_external_failure(frame.payloads[0])))]

@@ -30,7 +30,7 @@ from penstock.runtime.stage_failures import start_failure
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.external_messages import ExternalHello, ExternalLaunch, codecs_of, pack_json
 from penstock.transport.framing import Frame, Status
-from penstock.transport.messages import Launch
+from penstock.transport.messages import COUNTS_BYTES, Launch
 
 log = guarded_logger("penstock.runtime")
 
@@ -185,6 +185,7 @@ class ExternalStageDriver(StageDriver):
                 max_body=self._bounds.max_queued_bytes,
                 validate_results=self._bounds.validate_results and self.last,
                 allow_nan=self._bounds.allow_nan,
+                counts=self._bounds.max_queued_bytes >= COUNTS_BYTES,
             )
         )
 

@@ -24,7 +24,7 @@ from penstock.runtime.process import LAST_READ_SECONDS, STATUS_TAKEN, WorkerProc
 from penstock.transport.framing import Frame
 from penstock.transport.memory import MemoryChannel, MemoryWorkerEnd
 from penstock.transport.sockets import SocketChannel
-from penstock.worker.loop import work
+from penstock.worker.loop import counting_over, work
 
 log = guarded_logger("penstock.runtime")
 
@@ -356,7 +356,8 @@ class ThreadIncarnation:
 def _work_in_thread(end: MemoryWorkerEnd, target: Any) -> None:
     error: Exception | None = None
     try:
-        work(end, target=target)
+        with counting_over(end, whole_process=False):
+            work(end, target=target)
     except BrokenPipeError:
         return
     except BaseException as unexpected:  # noqa: BLE001  # whatever ends the thread, its end is reported

@@ -10,6 +10,7 @@ from typing import Final, Protocol, TypeAlias
 from msgspec.structs import replace
 
 from penstock.codec.formats import Codec
+from penstock.codec.text import cut_line
 from penstock.config import ServiceOptions
 from penstock.core.abandonment import Abandonment
 from penstock.core.alarm import Alarm
@@ -24,9 +25,10 @@ from penstock.core.load_progress import Loading
 from penstock.core.memory_limit import GROW_AFTER_SECONDS, MemoryLimit
 from penstock.core.payload import any_large
 from penstock.core.request_ids import join_ids
+from penstock.core.series import MOST_SERIES, series_of, shown
 from penstock.core.supervision import StageHealth, Verdict, WorkerHealth
 from penstock.core.tenants import Tenants
-from penstock.errors import ProtocolError, StartFailed
+from penstock.errors import ConfigError, ProtocolError, StartFailed
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.runtime.idle_rounds import IdleRounds
@@ -47,7 +49,7 @@ from penstock.runtime.stage_memory import StageMemory, released_note
 from penstock.runtime.stall_watch import StallWatch
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control, encode_slab_note
-from penstock.transport.messages import Launch, Lost, Problem, Well, pack
+from penstock.transport.messages import Counts, Launch, Lost, Problem, Well, pack
 from penstock.worker.stage import has_health
 
 log = guarded_logger("penstock.runtime")
@@ -105,6 +107,8 @@ class StageDriver:
     """An item that ended well, for new workers to be examined by."""
     _memory_limit: MemoryLimit | None = None
     """How large batches may be, while that is less than the policy says."""
+    _told_dropped = False
+    """Whether the log has told that its workers count more series than there may be."""
     recalls = True
     """Whether its workers can be told to leave out what they have not begun."""
 
@@ -517,6 +521,23 @@ class StageDriver:
             error,
             lost.problem.traceback,
         )
+
+    def counted(self, worker: WorkerSlot, counts: Counts) -> None:  # noqa: ARG002  # see `SlotOwner`
+        for each in counts.series:
+            series = series_of(each.name, each.labels)
+            try:
+                fits = self.counters.series.add(series, each.n)
+            except ConfigError as error:
+                raise ProtocolError(f"the worker's stage cannot have counted that: {error}") from None
+            if not fits and not self._told_dropped:
+                self._told_dropped = True
+                log.warning(
+                    "stage %r: it counts more than %d series: %s is dropped, and so is each further one; give labels "
+                    "few values, and no ids; it is told once",
+                    self.name,
+                    MOST_SERIES,
+                    cut_line(shown(series), 500),
+                )
 
     def examined(self, worker: WorkerSlot, problem: Problem | None) -> None:  # see `SlotOwner`
         verdict = worker.health.examination_finished(well=problem is None)

@@ -45,7 +45,7 @@ from penstock.transport.framing import (
     read_device_memory,
     read_shortage,
 )
-from penstock.transport.messages import Hello, Kept, Lost, Problem, unpack
+from penstock.transport.messages import Counts, Hello, Kept, Lost, Problem, unpack
 from penstock.worker.problems import describe_error
 
 log = guarded_logger("penstock.runtime")
@@ -105,6 +105,13 @@ class SlotOwner(Protocol):
 
     def keeps_inputs(self, worker: WorkerSlot) -> None:
         """The stage keeps views of inputs beyond the answers to them."""
+
+    def counted(self, worker: WorkerSlot, counts: Counts) -> None:
+        """The stage has counted so much more in the worker.
+
+        Raises:
+            ProtocolError: no worker counts such a thing.
+        """
 
     def worker_ready(self, worker: WorkerSlot) -> None:
         """The worker reached READY."""
@@ -403,6 +410,8 @@ class WorkerSlot(FrameHolder):
                 self._owner.ran_out_of_memory(self, *read_shortage(frame))
             elif frame.kind is Kind.DEVICE_MEMORY:
                 self.device_memory = read_device_memory(frame)
+            elif frame.kind is Kind.COUNTS and self._greeted:
+                self._owner.counted(self, unpack(frame.payloads[0], Counts))
             elif frame.kind is Kind.KEPT:
                 self._note_kept(unpack(frame.payloads[0], Kept))
             else:

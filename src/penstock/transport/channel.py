@@ -81,4 +81,8 @@ class WorkerEnd(Protocol):
         """
 
     def send(self, buffers: list[Any]) -> None:
-        """Write one frame, and wait until it is taken; BrokenPipeError if the coordinator has gone."""
+        """Write one frame, from any thread, and wait until it is taken.
+
+        Raises:
+            BrokenPipeError: the coordinator has gone.
+        """

@@ -54,6 +54,8 @@ class ExternalLaunch(msgspec.Struct, frozen=True):
     """The most bytes of a body that the worker may send."""
     validate_results: bool
     allow_nan: bool
+    counts: bool = False
+    """Whether the worker may send COUNTS; servers of before there was that do not say it."""
 
 
 class ExternalFailure(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,7 @@ read them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from penstock.codec.formats import Codec
 from penstock.codec.type_cache import fill_type_cache
 from penstock.config import LogOptions, StageOptions
+from penstock.core.series import Series
 from penstock.errors import InvalidItem, ProtocolError, StageFailed
 from penstock.transport.framing import SLAB_VERSION
 
@@ -159,6 +161,27 @@ class Lost(msgspec.Struct, frozen=True):
     """Whether anything of the batch was run: not where an item before it had lost the device."""
 
 
+class SeriesCount(msgspec.Struct, frozen=True):
+    """How much was counted of a series since it was told last."""
+
+    name: str
+    """`/metrics` shows it as `penstock_NAME_total`."""
+    labels: dict[str, str]
+    n: float
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Everything that the stage of a worker has counted since the last of these."""
+
+    series: list[SeriesCount]
+
+
+COUNTS_BYTES = 64 * 1024
+"""Most bytes of one `Counts`: more is told in several, so that an answer never waits for a large one.
+
+A series takes 14 KB at most.
+"""
+
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -174,6 +197,19 @@ def unpack(payload: Any, kind: type[M]) -> M:
         return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a {kind.__name__}: {error}") from None
+
+
+def counts_payloads(
+    counted: Sequence[tuple[Series, float]], write: Callable[[Counts], bytes]
+) -> Iterator[tuple[bytes, int]]:
+    """Payloads of COUNTS, each with how many of the series are in it, in their order."""
+    payload = write(Counts([SeriesCount(name, dict(labels), n) for (name, labels), n in counted]))
+    if len(payload) <= COUNTS_BYTES or len(counted) == 1:
+        yield payload, len(counted)
+    else:
+        half = len(counted) // 2
+        yield from counts_payloads(counted[:half], write)
+        yield from counts_payloads(counted[half:], write)
 
 
 def stage_failure(problem: Problem, stage: str) -> StageFailed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import time
 from collections import deque
 from typing import Any, Final
@@ -35,6 +36,8 @@ class SocketWorkerEnd:
         self._sock = sock
         self._decoder = FrameDecoder(max_body=max_body, readonly=True, slabs=slabs)
         self._frames: deque[Frame] = deque()
+        self._sending = threading.Lock()
+        """Held while a frame is written: another thread sends what the stage counts."""
         self._read_at = 0.0
         """When the socket was read last, if frames were left of that."""
         self.ended = False
@@ -78,6 +81,10 @@ class SocketWorkerEnd:
         self._read_at = time.monotonic()
 
     def send(self, buffers: list[Any]) -> None:
+        with self._sending:
+            self._write(buffers)
+
+    def _write(self, buffers: list[Any]) -> None:
         if len(buffers) == 1:
             self._sock.sendall(buffers[0])
             return

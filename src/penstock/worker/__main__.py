@@ -76,7 +76,7 @@ def _work(
     from penstock.hosting.handing_over import begin_handing_over
     from penstock.hosting.malloc_thresholds import keep_large_blocks
     from penstock.transport.worker_socket import SocketWorkerEnd
-    from penstock.worker.loop import work
+    from penstock.worker.loop import counting_over, work
     from penstock.worker.stage_life import freeze_model
     from penstock.worker.stage_logs import StageLogs
 
@@ -87,14 +87,15 @@ def _work(
     end = SocketWorkerEnd(sock, slabs=True)
     status = 0
     try:
-        work(
-            end,
-            on_launch=partial(logs.begin, lines),
-            on_loaded=logs.loaded,
-            on_ready=freeze_model,
-            slab_descriptors=slab_descriptors,
-            examines=True,
-        )
+        with counting_over(end, whole_process=True):
+            work(
+                end,
+                on_launch=partial(logs.begin, lines),
+                on_loaded=logs.loaded,
+                on_ready=freeze_model,
+                slab_descriptors=slab_descriptors,
+                examines=True,
+            )
     except (BrokenPipeError, ConnectionResetError, ProtocolError):
         # The coordinator has gone, perhaps in the middle of a frame.
         status = 1

@@ -37,8 +37,10 @@ from penstock.transport.external_messages import (
     write_failure,
 )
 from penstock.transport.framing import VERSION, Frame, FrameDecoder, Kind, Status, encode_answers, encode_control
+from penstock.transport.messages import counts_payloads
 from penstock.worker.attached_end import AttachedEnd, CutOff
 from penstock.worker.attachment import Attachment
+from penstock.worker.counting import Counted, Counting
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.leaving import AttachedPhase, Leaving
@@ -103,6 +105,9 @@ class AttachedWorker:
         self._start_seconds = 0.0
         """How long `setup` took."""
         self._has_answered = False
+        self._counting = Counting(self._send_counts, whole_process=True)
+        self._counts_to: AttachedEnd | None = None
+        """The connection, where it takes counts."""
 
     def run(self) -> int:
         """Serve until told to leave; the exit status.
@@ -110,6 +115,10 @@ class AttachedWorker:
         Raises:
             PenstockError: the path leads to no socket that can be connected to, or with `once` nobody listens.
         """
+        with self._counting:
+            return self._run()
+
+    def _run(self) -> int:
         while self._leaving.enter(AttachedPhase.WAITING):
             sock = self._connect()
             if sock is not None:
@@ -162,6 +171,7 @@ class AttachedWorker:
         except OSError:  # the server has gone: what this worker holds is dropped
             self._end_if_forked()
         finally:
+            self._counts_to = None
             self._leaving.enter(AttachedPhase.WAITING)
             end.close()
         if self._leaving.asked:
@@ -190,6 +200,8 @@ class AttachedWorker:
         if launch.max_size < 1:
             raise ProtocolError(f"a LAUNCH says that max_size is {launch.max_size}")
         end.launched()
+        if launch.counts:
+            self._counts_to = end
         if not self._leaving.enter(AttachedPhase.PREPARING, end):
             return
         runner = self._prepare(end, launch)
@@ -206,6 +218,7 @@ class AttachedWorker:
                 end.send(encode_control(Kind.CHECKED, payload, frame.frame_id))
             else:
                 end.send(self._answers(runner, _expected(frame, Kind.BATCH), launch.max_body))
+        self._counting.flush()  # the server reads on until this worker closes
 
     def _prepare(self, end: AttachedEnd, launch: ExternalLaunch) -> Runner:
         self._on_launch(launch.service, launch.stage, launch.index)
@@ -214,6 +227,7 @@ class AttachedWorker:
             return self._made_ready(launch)
         except USER_ERRORS as error:
             self._end_if_forked()
+            self._counting.flush()
             problem = describe_error(error)
             # Before the line: the server may be about to end too, and nobody else has told it.
             try:
@@ -289,11 +303,22 @@ class AttachedWorker:
         self._abandonment.answered(time.monotonic() - begun)
         self._has_answered = True
         if runner.lost is not None:
+            self._counting.flush()
             # Unanswered: the server has another worker run these items.
             log.error("device lost: %s\n%s", one_line(runner.lost.message), runner.lost.traceback.rstrip())
             self._end_process(FAILED)
         # The header is counted too: it makes no answer wrong that is so near to the bound.
         return buffers if payload_size(buffers) <= max_body else _bounded(buffers, max_body)
+
+    def _send_counts(self, counted: Counted) -> Counted:
+        """Send what was counted, perhaps in another thread; returns what this connection did not take."""
+        end, left = self._counts_to, counted
+        if end is not None:
+            for payload, n in counts_payloads(counted, pack_json):
+                if not end.send_aside(encode_control(Kind.COUNTS, payload)):
+                    break
+                left = left[n:]
+        return left
 
     # -- the end ------------------------------------------------------------------------------------------------
 

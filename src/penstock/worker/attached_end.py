@@ -93,10 +93,18 @@ class AttachedEnd:
         """Frames may be longer from now on than those of a handshake."""
         self._end.bound(MAX_BODY_BYTES)
 
+    def send_aside(self, buffers: list[Any]) -> bool:
+        """Send a frame from any thread; False if the server has gone.  Its last words are left to the worker's own."""
+        try:
+            with self._sending:
+                self._end.send(buffers)
+        except OSError:
+            return False
+        return True
+
     def detach(self) -> None:
         """Say that the worker leaves; does nothing if the server has gone."""
-        with self._sending, contextlib.suppress(OSError):
-            self._end.send(encode_control(Kind.DETACH, b""))
+        self.send_aside(encode_control(Kind.DETACH, b""))
 
     def shut(self) -> None:
         """End the connection in both directions."""

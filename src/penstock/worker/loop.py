@@ -5,6 +5,7 @@ A worker process runs this function over a socket, a worker thread over memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -22,7 +23,8 @@ from penstock.codec.type_check import ResultWatch
 from penstock.errors import ProtocolError
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control, encode_shortage, encode_slab_note
-from penstock.transport.messages import Hello, Launch, Lost, pack, unpack
+from penstock.transport.messages import Hello, Launch, Lost, counts_payloads, pack, unpack
+from penstock.worker.counting import Counted, Counting, flush_counts
 from penstock.worker.current_call import CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.device_errors import ran_out_of_memory
@@ -89,6 +91,7 @@ def work(
             _tell_shortages(end, runner)
         lost = runner.lost
         if lost is not None:
+            flush_counts()  # it is killed once it has answered
             end.send([encode_slab_note(Kind.LOST, pack(Lost(lost, runner.well, runner.begun)))])
         if named or slabs.keeps:
             # First: a result that is a view of an input is none that the stage keeps.
@@ -104,6 +107,18 @@ def work(
                 pass
             return  # without `teardown`, which would need the device
     tear_down(stage, launch.stage)
+
+
+def counting_over(end: WorkerEnd, *, whole_process: bool) -> Counting:
+    """The counting of a worker of ours: what its stage counts is sent through `end`."""
+
+    def send(counted: Counted) -> Counted:
+        with contextlib.suppress(OSError):  # the coordinator has gone, and nobody is left to be told
+            for payload, _ in counts_payloads(counted, pack):
+                end.send(encode_control(Kind.COUNTS, payload))
+        return []
+
+    return Counting(send, whole_process=whole_process)
 
 
 def _obey(end: WorkerEnd, frame: Frame, stage: Any, runner: Runner, slabs: WorkerSlabs) -> None:

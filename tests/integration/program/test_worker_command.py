@@ -11,6 +11,7 @@ import queue
 import re
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -135,6 +136,47 @@ def test_it_says_what_it_is_is_set_up_and_answers(worker, door, tmp_path):
     peer.ended()
     assert notes(tmp_path / "setup") == [[2, 64, "square"]]
     assert notes(tmp_path / "predict") == [[2.0, []], [2.0, ["abc"]], [3.0, [""]]]
+
+
+COUNTS = """
+import penstock as ps
+
+class Square(ps.Stage):
+    def setup(self):
+        ps.count("set_up")
+
+    def predict(self, x: float) -> float:
+        ps.count("squares", x, sign="+")
+        return x * x
+
+    def health(self):
+        ps.count("checks")
+"""
+
+
+def test_it_tells_what_its_stage_counts_where_the_service_takes_it_and_once(worker, door):
+    worker(COUNTS)
+    old = door.accept()
+    old.launch()
+    old.batch(1, b"2")
+    assert old.answers(1) == [(Status.OK, 4.0)]
+    old.half_close()
+    old.ended()
+    new = door.accept()
+    new.message(Kind.HELLO)
+    new.control(Kind.LAUNCH, {**LAUNCH, "counts": True})
+    new.batch(1, b"3")
+    new.control(Kind.CHECK, frame_id=2)
+    new.half_close()
+    others, totals = [], Counter()
+    while frame := new.frame():  # when it tells depends on the time that all this takes
+        if frame.kind is not Kind.COUNTS:
+            others.append(frame.kind)
+            continue
+        for each in json.loads(bytes(frame.payloads[0]))["series"]:
+            totals[each["name"], *each["labels"].items()] += each["n"]
+    assert others == [Kind.READY, Kind.ANSWERS, Kind.CHECKED]
+    assert totals == {("user_set_up",): 1.0, ("user_squares", ("sign", "+")): 5.0, ("user_checks",): 1.0}
 
 
 def test_the_stage_may_be_left_out_and_npy_is_named_where_numpy_is(worker, door, tmp_path):

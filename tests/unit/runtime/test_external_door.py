@@ -430,6 +430,25 @@ async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
     assert sorted([json.loads(bytes((await peer.frame()).payloads[0]))["index"] for peer in peers]) == [*range(100)]
 
 
+def counts(name, n):
+    """What a worker tells of one counter, in JSON."""
+    return f'{{"series": [{{"name": "{name}", "labels": {{"lang": "en"}}, "n": {n}}}]}}'.encode()
+
+
+async def test_what_a_worker_has_counted_is_added_up_from_launch_on_and_until_it_closes(make):
+    door = await make()
+    peer = await door.connect()
+    await peer.say(hello())
+    assert (await peer.frame()).kind is Kind.LAUNCH
+    for data in (counts("user_hits", "1"), counts("user_hits", "2.5")):
+        await peer.say(control(Kind.COUNTS, data))
+    await peer.say(control(Kind.READY))
+    await peer.say(control(Kind.DETACH))
+    await peer.say(control(Kind.COUNTS, counts("user_hits", "4")))
+    series = door.stage.counters.series
+    await door.until(lambda: dict(series.items()) == {("user_hits", (("lang", "en"),)): 7.5})
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [
@@ -439,6 +458,10 @@ async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
         (control(Kind.EXAMINED), "the worker was not examined"),
         (control(Kind.LAUNCH), "the worker sent a LAUNCH frame"),
         (control(Kind.FAILED, b'{"message": "now?"}'), "the worker sent a FAILED frame"),
+        (control(Kind.COUNTS, b"none"), "what should be the JSON of a COUNTS is none"),
+        (control(Kind.COUNTS, counts("user_hits", "1e999")), "what should be the JSON of a COUNTS is none"),
+        (control(Kind.COUNTS, counts("user_hits", "-1")), "a count is a number from 0 to 2**53, not -1.0"),
+        (control(Kind.COUNTS, counts("hits", "1")), "'hits' cannot be the name of a counter"),
         (b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])), "the worker answered a batch it does not hold"),
         (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "what should be the JSON of a FAILURE is none"),
         (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame claims 5 items"),

@@ -13,7 +13,7 @@ from penstock.errors import InvalidItem, NotReady, StageFailed
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
 from penstock.transport.framing import Kind, Status, encode_slab_note
-from penstock.transport.messages import Lost, Problem, pack
+from penstock.transport.messages import Counts, Lost, Problem, SeriesCount, pack
 
 
 def spec(**options):
@@ -618,6 +618,55 @@ async def test_a_thread_may_go_on_for_nobody(make_rig):
     await rig.call(b"a", within=1.0)
     await rig.clock.advance(100.0)
     assert rig.workers[0].orders == []
+
+
+# -- what a stage counts ----------------------------------------------------------------------------------------------
+
+
+def count(worker, *series):
+    """Have `worker` tell of so many, each a name, a number and labels."""
+    worker.say(Kind.COUNTS, pack(Counts([SeriesCount(name, labels, n) for name, n, labels in series])))
+
+
+async def test_what_workers_count_is_added_up_and_what_dead_ones_have_counted_stays(make_rig):
+    rig = await make_rig(spec(workers=2)).start()
+    driver = rig.engine.stages[0]
+    count(rig.workers[0], ("user_hits", 2.0, {"lang": "en"}), ("rows_fetched", 7.0, {"table": "user"}))
+    count(rig.workers[1], ("user_hits", 1.0, {"lang": "en"}))
+    rig.workers[0].die()
+    await rig.clock.advance(1.0)
+    rig.workers[-1].become_ready()
+    count(rig.workers[-1], ("user_hits", 0.5, {"lang": "en"}))
+    assert dict(driver.counters.series.items()) == {
+        ("user_hits", (("lang", "en"),)): 3.5,
+        ("rows_fetched", (("table", "user"),)): 7.0,
+    }
+
+
+async def test_of_more_series_than_there_may_be_the_log_tells_once(make_rig, caplog):
+    rig = await make_rig(spec()).start()
+    for part in range(2):
+        series = [("user_hits", 1.0, {"user": f"{part}.{i}\n"}) for i in range(700)]
+        count(rig.workers[0], *series)
+    assert len(list(rig.engine.stages[0].counters.series.items())) == 1000
+    lines = [record.getMessage() for record in caplog.records if "series" in record.getMessage()]
+    assert lines == [
+        (
+            r"stage 'sqrt': it counts more than 1000 series: penstock_user_hits_total{user='1.300\n'} is dropped, and "
+            "so is each further one; give labels few values, and no ids; it is told once"
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    "bad", [("user_Hits", 1.0, {}), ("hits", 1.0, {}), ("user_hits", -1.0, {}), ("user_hits", 1.0, {"stage": "x"})]
+)
+async def test_a_worker_that_tells_of_a_count_that_cannot_be_is_ended(make_rig, caplog, bad):
+    rig = await make_rig(spec()).start()
+    count(rig.workers[0], bad)
+    assert rig.workers[0].orders == ["kill"]
+    assert list(rig.engine.stages[0].counters.series.items()) == []
+    assert "the worker's stage cannot have counted that: " in caplog.text
 
 
 # -- want of memory ---------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from penstock.runtime.worker_slot import WorkerSlot
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transport.framing import Kind, encode_answers, encode_batch, encode_control
-from penstock.transport.messages import Hello, pack
+from penstock.transport.messages import Counts, Hello, SeriesCount, pack
 from rows import each
 
 NAMES = ("START", "FILL", "BECOME_READY", "REPLACE", "LEAVE", "CLOSE", "STOP", "ABANDON", "END")
@@ -66,6 +66,9 @@ class Owner:
 
     def answered(self, worker, sent, frame, now):
         self.events.append(("answered", sent.frame_id, [bytes(p) for p in frame.payloads]))
+
+    def counted(self, worker, counts):
+        self.events.append(("counted", counts))
 
     def checked(self, worker, problem):
         raise AssertionError("no stage of these tests has a health")
@@ -232,6 +235,20 @@ async def test_the_device_memory_of_a_worker_is_known_until_it_ends():
     assert rig.slot.device_memory == 0
     rig.worker.die()
     assert rig.slot.device_memory is None
+
+
+async def test_a_worker_counts_from_its_start_to_its_end_and_not_before_it_has_said_hello():
+    rig = await Rig(obedient=False).started()
+    rig.worker.greet()
+    counts = Counts([SeriesCount("user_hits", {}, 2.0)])
+    rig.worker.say(Kind.COUNTS, pack(counts))
+    rig.worker.say(Kind.READY)
+    rig.slot.close()
+    rig.worker.say(Kind.COUNTS, pack(counts))
+    assert [event for event in rig.owner.events if event[0] == "counted"] == [("counted", counts)] * 2
+    early = await Rig().started()
+    early.worker.say(Kind.COUNTS, pack(counts))
+    assert early.worker.orders == ["kill"]
 
 
 async def test_a_worker_that_was_ready_is_asked_to_close_and_one_that_was_not_is_killed():

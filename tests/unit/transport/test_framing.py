@@ -146,7 +146,7 @@ def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
         "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14, "RECALL": 15,
-        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18, "DEVICE_MEMORY": 19,
+        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18, "DEVICE_MEMORY": 19, "COUNTS": 20,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {
         "OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3, "RECALLED": 4,
@@ -404,6 +404,11 @@ def test_a_shortage_says_how_many_items_failed_and_how_many_ran():
     (frame,) = decode(encode_slab_note(Kind.SHORTAGE, b"1234"), slabs=True)
     with pytest.raises(ProtocolError, match="two numbers"):
         read_shortage(frame)
+
+
+def test_counts_are_a_frame_of_every_worker():
+    (frame,) = decode(b"".join(encode_control(Kind.COUNTS, b"counts")))
+    assert (frame.kind, bytes(frame.payloads[0])) == (Kind.COUNTS, b"counts")
 
 
 def test_a_device_memory_says_how_many_bytes():

@@ -7,12 +7,17 @@ import pytest
 
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
+from penstock.core.series import LONGEST_NAME, LONGEST_VALUE, MOST_LABELS
 from penstock.errors import ProtocolError
+from penstock.transport.external_messages import pack_json
 from penstock.transport.messages import (
+    COUNTS_BYTES,
+    Counts,
     Hello,
     Launch,
     Problem,
     StageRef,
+    counts_payloads,
     invalid_input,
     pack,
     stage_failure,
@@ -77,3 +82,19 @@ def test_a_stage_failure_says_all_that_the_problem_said():
 def test_an_invalid_item_keeps_its_reason_and_path():
     error = invalid_input(PROBLEM)
     assert (error.reason, error.path, str(error)) == ("'x'", "$.x", "'x' at `$.x`")
+
+
+def test_counts_are_told_in_several_payloads_where_one_would_be_long():
+    counted = [(("user_hits", (("path", f"{i:0200}"),)), float(i)) for i in range(700)]
+    told = list(counts_payloads(counted, pack))
+    assert len(told) == 4
+    assert all(len(payload) <= COUNTS_BYTES for payload, _ in told)
+    read = [unpack(payload, Counts).series for payload, _ in told]
+    assert [len(series) for series in read] == [n for _, n in told]
+    assert [((each.name, tuple(each.labels.items())), each.n) for series in read for each in series] == counted
+
+
+def test_counts_of_labels_as_long_as_they_may_be_fit():
+    labels = tuple((chr(ord("a") + i) * LONGEST_NAME, "\0" * LONGEST_VALUE) for i in range(MOST_LABELS))
+    ((payload, _),) = counts_payloads([(("user_" + "a" * LONGEST_NAME, labels), 1.0)], pack_json)
+    assert len(payload) <= COUNTS_BYTES

@@ -10,6 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from penstock.core.counters import INLINE_REASONS, StageCounters
+from penstock.core.series import SeriesCounts
 from penstock.core.state import State, WorkerState
 from penstock.errors import REFUSAL_REASONS
 from penstock.hosting.build import is_compiled
@@ -203,6 +204,24 @@ def test_device_memory_is_told_of_the_workers_that_have_told_of_theirs(fakes):
     ]
 
 
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_what_stages_count_stands_in_one_family_whoever_counts_it(fakes, accept):
+    one, two = fakes.Service(name="one"), fakes.Service(name="two")
+    counted = one.engine.stages[0].counters.series
+    counted.add(("user_hits", (("lang", 'e"n\n'), ("top", "1"))), 2.0)
+    counted.add(("user_hits", (("lang", "de"), ("top", "1"))), 0.5)
+    counted.add(("rows_fetched", (("table", "user"),)), 7.0)
+    two.engine.stages[0].counters.series.add(("user_hits", ()), 1.0)
+    found = scrape(fakes, fakes.app(one, two), accept)
+    assert [(s.name, s.labels, s.value) for s in found["penstock_user_hits"].samples] == [
+        ("penstock_user_hits_total", {"service": "one", "stage": "echo", "lang": 'e"n\n', "top": "1"}, 2.0),
+        ("penstock_user_hits_total", {"service": "one", "stage": "echo", "lang": "de", "top": "1"}, 0.5),
+        ("penstock_user_hits_total", {"service": "two", "stage": "echo"}, 1.0),
+    ]
+    assert value(found, "penstock_rows_fetched_total", service="one", stage="echo", table="user") == 7.0
+    assert found["penstock_rows_missing"].samples == []
+
+
 def test_every_batch_is_explained(fakes):
     service = fakes.Service()
     counters: StageCounters = service.engine.stages[0].counters
@@ -242,13 +261,18 @@ def test_every_counter_of_the_engine_is_shown(fakes):
                 setattr(counters, name, number * 7 + id(counters) % 5)
             elif isinstance(held, dict):
                 held["why"] = 424242
+            elif isinstance(held, SeriesCounts):
+                held.add(("user_hits", ()), 434343)
             else:
                 held.total = number * 1.5
     shown = {s.value for f in scrape(fakes, fakes.app(service)).values() for s in f.samples}
     for counters in (engine.counters, engine.stages[0].counters):
         for name in set(names_of(counters)) - {"refused"}:  # a sum, whose parts are shown
             held = getattr(counters, name)
-            number = held if isinstance(held, int) else 424242 if isinstance(held, dict) else held.total
+            if isinstance(held, SeriesCounts):
+                number = 434343
+            else:
+                number = held if isinstance(held, int) else 424242 if isinstance(held, dict) else held.total
             assert number in shown, name
 
 
