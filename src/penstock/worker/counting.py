@@ -67,9 +67,11 @@ class Counting:
     def __exit__(self, *_: object) -> None:
         """Send what is left, and count no more."""
         global _of_process  # noqa: PLW0603
-        if _of_process is self:
+        if _here() is not self:
+            return  # a fork that comes back from the stage: what is left is its parent's
+        if self._whole_process:
             _of_process = None
-        elif _of_thread.__dict__.get("counting") is self:
+        else:
             del _of_thread.counting
         self._over.set()
         self._awake.set()
@@ -207,4 +209,4 @@ def _count(name: str, n: Any, labels: dict[str, Any]) -> None:
 
 def _here() -> Counting | None:
     """The counting of the worker that this thread works for; None where it works for none."""
-    return _of_process or _of_thread.__dict__.get("counting")
+    return _of_thread.__dict__.get("counting") or _of_process

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import penstock as ps
 from penstock.codec.example import Example
 from penstock.codec.formats import Codec
 from penstock.config import LogOptions, StageOptions
@@ -29,9 +30,10 @@ from penstock.transport.framing import (
     read_device_memory,
     read_shortage,
 )
+from penstock.transport.messages import Counts as Counted
 from penstock.transport.messages import Hello, Launch, Lost, Problem, StageRef, pack, unpack
 from penstock.worker.device_memory import INTERVAL_SECONDS
-from penstock.worker.loop import work
+from penstock.worker.loop import counting_over, work
 from penstock.worker.stage import Stage, WorkerInfo
 
 
@@ -562,3 +564,48 @@ def test_a_worker_tells_of_device_memory_that_its_setup_has_taken_before_it_is_r
     end = ScriptedEnd(launch())
     work(end, target=Initialises)
     assert kinds(end) == [Kind.HELLO, Kind.DEVICE_MEMORY, Kind.READY]
+
+
+# -- what it counts ---------------------------------------------------------------------------------------------------
+
+
+class Counts(Fragile):
+    examples = ()
+
+    def setup(self, fails=False):
+        ps.count("set_up")
+        if fails:
+            raise OSError("no weights")
+
+    def predict(self, x):
+        ps.count("runs")
+        return super().predict(x)
+
+    def teardown(self):
+        ps.count("torn_down")
+
+
+def count_and_work(end, **options):
+    """Work as a worker thread does; what each frame of counts tells."""
+    with counting_over(end, whole_process=False):
+        work(end, target=Counts, **options)
+    told = [unpack(frame.payloads[0], Counted).series for frame in end.sent if frame.kind is Kind.COUNTS]
+    return [{each.name: each.n for each in series} for series in told]
+
+
+def test_a_worker_that_ends_in_order_has_told_of_all_that_it_counted(log):
+    end = ScriptedEnd(launch(), batch(7, 1), batch(8, 2))
+    assert count_and_work(end) == [{"user_set_up": 1.0, "user_runs": 2.0, "user_torn_down": 1.0}]
+    assert kinds(end) == [Kind.HELLO, Kind.READY, Kind.ANSWERS, Kind.ANSWERS, Kind.COUNTS]
+
+
+def test_a_worker_that_cannot_be_set_up_tells_what_it_counted():
+    end = ScriptedEnd(launch(setup={"fails": True}))
+    assert count_and_work(end) == [{"user_set_up": 1.0}]
+
+
+def test_a_worker_whose_device_is_lost_tells_what_it_counted_before_it_is_killed(log):
+    suspect = [encode_slab_note(Kind.SUSPECT, b"")]
+    end = ScriptedEnd(launch(), batch(7, 1), batch(8, "poison"), suspect, batch(9, 2))
+    count_and_work(end, examines=True)
+    assert kinds(end)[-3:] == [Kind.COUNTS, Kind.LOST, Kind.ANSWERS]
