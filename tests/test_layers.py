@@ -69,6 +69,7 @@ HEAVY = {
     "onnxruntime": {"graphs/onnx_graph.py"},
     "torch": {
         "embeddings/torch_layers.py",
+        "export/torch_lookups.py",
         "export/torch_model.py",
         "features/torch_dataset.py",
         "graphs/torch_graph.py",

@@ -93,7 +93,8 @@ SIGNATURES = {
     "export.save": (
         "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
         "batch=Batch(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True), "
-        "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, metadata=None)"
+        "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, "
+        "outside=(), shard_bytes=536870912, metadata=None)"
     ),
     "external": EXTERNAL,
     "stage": STAGE,

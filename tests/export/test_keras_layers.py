@@ -243,7 +243,7 @@ def test_a_model_is_offloaded_trained_saved_and_restored(features, make, paths, 
     answer = exporter.answer(features.encode(ROWS))
     assert np.allclose(answer.arrays[0], expected, atol=1e-6)
     outputs = describe_outputs(name_outputs(answer, ["out"]), answer.arrays, len(ROWS))
-    with exporter.materialized(2**20):
+    with exporter.materialized():
         assert not offloading.framework_of(rows.model).offloaded_layers(rows.model)
         exporter.write("saved_model", tmp_path, GraphSignature(features.inputs, outputs, features.encode(ROWS)))
     rows_of_all_ids = [{"user": place, "item": SIZE - 1 - place} for place in range(SIZE)]
@@ -1085,7 +1085,7 @@ exporter = offloaded_exporter(rows, features)
 outputs = describe_outputs(["out"], exporter.answer(asked).arrays, 2)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 from pathlib import Path
-with exporter.materialized(2**31):
+with exporter.materialized():
     exporter.write("saved_model", Path(sys.argv[2]), GraphSignature(features.inputs, outputs, asked))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
@@ -1473,7 +1473,7 @@ def test_graphs_that_a_model_has_made_of_its_layers_are_made_anew(tmp_path):
 
     exporter = offloaded_exporter(rows, USER)
     outputs = describe_outputs(["out"], exporter.answer(USER.encode(ROWS)).arrays, len(ROWS))
-    with exporter.materialized(2**20):
+    with exporter.materialized():
         assert np.allclose(model(batch), expected)
         exporter.write("saved_model", tmp_path, GraphSignature(USER.inputs, outputs, USER.encode(ROWS)))
     check_no_python(tmp_path / "saved_model")

@@ -92,21 +92,26 @@ def test_the_layers_are_native_while_the_graph_is_written_and_offloaded_again_af
 
 
 @pytest.mark.parametrize(
-    ("tables", "limit", "words"),
+    ("tables", "options", "outside"),
     [
-        ({}, 479, r"the table of layer 'words' has 30 rows, 480 bytes, and inline_limit is 479"),
-        (
-            {"user": emb.Table(ids="any")},
-            2**28,
-            r"the table of layer 'user' has 8 rows, 128 bytes, and takes any id",
-        ),
+        ({}, {"inline_limit": 480}, []),
+        ({}, {"inline_limit": 479}, ["words"]),
+        ({"user": emb.Table(ids="any")}, {}, ["user"]),
+        ({}, {"outside": ["user"]}, ["user"]),
     ],
+    ids=["none", "large", "any ids", "named"],
 )
-def test_a_table_that_no_graph_should_hold_is_refused_by_rows_and_bytes(tables, limit, words, tmp_path):
+def test_a_table_stays_outside_where_it_is_large_takes_any_id_or_is_named(tables, options, outside, tmp_path):
     rows = trained("memory:", **tables)
-    with pytest.raises(ExportRefused, match=words):
-        ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS, inline_limit=limit)
+    ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS, **options)
+    manifest = open_artifact(tmp_path / "artifact").manifest
+    assert ([table.name for table in manifest.outside], manifest.schema) == (outside, 2 if outside else 1)
     assert are_offloaded(rows)
+
+
+def test_a_path_of_no_table_is_refused_with_those_that_there_are(tmp_path):
+    with pytest.raises(ConfigError, match=r"outside has 'item', which is the path of no table; those are 'user', 'wo"):
+        ps.export.save(trained("memory:"), tmp_path / "artifact", features=FEATURES, probes=ROWS, outside=["item"])
 
 
 def test_ids_without_a_size_are_refused_by_name(tmp_path):

@@ -145,3 +145,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def lookups(self) -> tuple[Lookup, ...]:
         """All lookups, in order of the tables."""
         return tuple(lookup for table in self.tables for lookup in table.lookups)
+
+    @property
+    def ids(self) -> tuple[tuple[Tensor, bool], ...]:
+        """The ids of each lookup, and whether their first axis is the batch."""
+        if not self.outside:
+            return ()
+        by_row = {lookup.ids: lookup.by_row for lookup in self.lookups}
+        return tuple((tensor, by_row[tensor.name]) for tensor in self.program(self.formats[0])["ids"].outputs)

@@ -111,9 +111,15 @@ class Artifact:
         Raises:
             ArtifactInvalid: they do not fit the features or the graphs.
         """
-        probes = self.manifest.probes
+        manifest = self.manifest
         return read_recorded(
-            self.read, probes.path, rows=probes.rows, inputs=self.features.inputs, outputs=self.manifest.outputs
+            self.read,
+            manifest.probes.path,
+            rows=manifest.probes.rows,
+            inputs=self.features.inputs,
+            outputs=manifest.outputs,
+            ids=manifest.ids,
+            tables=[table.shape for table in manifest.outside],
         )
 
     def probe_rows(self) -> list[dict[str, Any]]:

@@ -19,13 +19,19 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from penstock.artifact.recorded import Recorded
+from penstock.artifact.recorded import Recorded, RecordedRows
+from penstock.embeddings.training_store import TableShape
 from penstock.errors import ArtifactInvalid
 from penstock.features.tensors import Tensor
 from penstock.hosting.file_names import file_stem
 
 PROBES: Final = "probes"
 ROWS: Final = "rows.json"
+IDS: Final = "ids"
+"""The folder with the ids of each lookup."""
+LOOKED_UP: Final = "looked_up"
+ROWS_IDS: Final = "looked_up/ids"
+"""The folders with the rows that were looked up in each table, and with their ids."""
 
 Reader: TypeAlias = Callable[[str], bytes]
 """The content of a file, by its path below some folder."""
@@ -37,21 +43,41 @@ def recorded_files(recorded: Recorded) -> Iterator[tuple[str, bytes]]:
     for part, arrays in (("inputs", recorded.inputs), ("outputs", recorded.outputs)):
         for name, array in arrays.items():
             yield path_of(part, name, is_text=array.dtype.kind in "OU"), _to_bytes(array)
+    for name, array in recorded.ids.items():
+        yield path_of(IDS, name, is_text=False), _to_bytes(array)
+    for table, found in recorded.looked_up.items():
+        yield path_of(ROWS_IDS, table, is_text=False), _to_bytes(found.ids)
+        yield path_of(LOOKED_UP, table, is_text=False), _to_bytes(found.rows)
 
 
 def write_recorded(folder: Path, recorded: Recorded) -> None:
     """Write rows, inputs and outputs into a new folder."""
     folder.mkdir()
-    for part in ("inputs", "outputs"):
-        (folder / part).mkdir()
     for path, content in recorded_files(recorded):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(content)
 
 
 def read_recorded(
-    read: Reader, folder: str, *, rows: int, inputs: Iterable[Tensor], outputs: Iterable[Tensor]
+    read: Reader,
+    folder: str,
+    *,
+    rows: int,
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+    ids: Iterable[tuple[Tensor, bool]] = (),
+    tables: Iterable[TableShape] = (),
 ) -> Recorded:
     """What the files in `folder` hold, where it is of these rows, inputs and outputs.
+
+    Args:
+        read: gives a file.
+        folder: where they are.
+        rows: how many.
+        inputs: those of the model.
+        outputs: likewise.
+        ids: the ids of each lookup, and whether they are by the row.
+        tables: the tables whose rows were looked up.
 
     Raises:
         ArtifactInvalid: it is of others.
@@ -60,7 +86,18 @@ def read_recorded(
         rows=_read_rows(read, folder, rows),
         inputs={tensor.name: _read_array(read, f"{folder}/inputs", tensor, rows) for tensor in inputs},
         outputs={tensor.name: _read_array(read, f"{folder}/outputs", tensor, rows) for tensor in outputs},
+        ids={
+            tensor.name: _read_array(read, f"{folder}/{IDS}", tensor, rows if by_row else None)
+            for tensor, by_row in ids
+        },
+        looked_up={table.name: _read_rows_of(read, folder, table) for table in tables},
     )
+
+
+def _read_rows_of(read: Reader, folder: str, table: TableShape) -> RecordedRows:
+    ids = _read_array(read, f"{folder}/{ROWS_IDS}", Tensor(table.name, "int64"), None)
+    rows = _read_array(read, f"{folder}/{LOOKED_UP}", Tensor(table.name, "float32", (table.width,)), len(ids))
+    return RecordedRows(ids, rows)
 
 
 def path_of(part: str, name: str, *, is_text: bool) -> str:
@@ -97,7 +134,7 @@ def _to_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def _read_array(read: Reader, part: str, tensor: Tensor, rows: int) -> np.ndarray[Any, Any]:
+def _read_array(read: Reader, part: str, tensor: Tensor, rows: int | None) -> np.ndarray[Any, Any]:
     path = path_of(part, tensor.name, is_text=tensor.dtype == "str")
     content = read(path)
     try:
@@ -110,8 +147,8 @@ def _read_array(read: Reader, part: str, tensor: Tensor, rows: int) -> np.ndarra
     return array
 
 
-def _misfit(array: np.ndarray[Any, Any], tensor: Tensor, rows: int) -> str:
-    """Why an array cannot be of `tensor` for so many rows; "" where it can."""
+def _misfit(array: np.ndarray[Any, Any], tensor: Tensor, rows: int | None) -> str:
+    """Why an array cannot be of `tensor` for so many rows, or for any number; "" where it can."""
     dtype = "str" if array.dtype.kind in "OU" else array.dtype.name
     if dtype != tensor.dtype:
         return f"{tensor.name!r} is {dtype}, and {tensor.dtype} is expected"

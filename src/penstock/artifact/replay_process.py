@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from typing import Any
 from zipfile import ZipFile
 
 import msgspec
@@ -34,7 +36,8 @@ from penstock.artifact.replay_messages import (
     message_to_line,
     order_from_text,
 )
-from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused
+from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused, replay_rows
+from penstock.artifact.row_stores import mapped_rows
 from penstock.artifact.served_model import open_model
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
@@ -73,12 +76,13 @@ def answer_to(order: Order, *, tell: Callable[[bytes], object]) -> Message:
         return WrongOption(str(error))
 
 
-def _open(path: str, order: Order) -> Artifact:
-    return open_artifact(path, digest=order.digest, trust=order.trust or order.digest is not None)
+def _open(path: str, order: Order, *, verify_rows: bool) -> Artifact:
+    trust = order.trust or order.digest is not None
+    return open_artifact(path, digest=order.digest, trust=trust, verify_rows=verify_rows)
 
 
 def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
-    before, after = open_artifact(order.before), _open(order.after, order)
+    before, after = open_artifact(order.before), _open(order.after, order, verify_rows=False)
     name = after.program(order.format)["model"].format
     tell(Begun(name))
     model = open_model(after, name, threads=order.threads)
@@ -88,7 +92,7 @@ def _compare(order: DiffOrder, tell: Callable[[Message], object]) -> Compared:
 
 
 def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
-    artifact = _open(order.artifact, order)
+    artifact = _open(order.artifact, order, verify_rows=True)
     formats = order.formats or artifact.manifest.formats
     for name in formats:  # all of them before the first is opened
         check_trust(artifact.program(name)["model"].format, trusted=artifact.trusted)
@@ -96,6 +100,11 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
     if order.check is not None:
         check, made = _more_rows(artifact, order.check)
         parts += [] if check is None else [check]
+    if artifact.manifest.outside:
+        with closing(mapped_rows(artifact)) as rows:
+            rows.check_contents()
+            for part in parts:
+                replay_rows(rows, part)
     worst: dict[str, float] = {}
     for name in formats:
         tell(Begun(name))
@@ -106,10 +115,16 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
 
 def _more_rows(artifact: Artifact, check: CheckRows) -> tuple[Recorded | None, MadeRows]:
     """The rows to check, and those that were made."""
-    inputs, outputs = artifact.features.inputs, artifact.manifest.outputs
+    manifest = artifact.manifest
+    kinds: dict[str, Any] = {
+        "inputs": artifact.features.inputs,
+        "outputs": manifest.outputs,
+        "ids": [(tensor, by_row) for tensor, by_row in manifest.ids if by_row],
+        "tables": [table.shape for table in manifest.outside],
+    }
     with open(check.descriptor, "rb") as file, ZipFile(file) as archive:  # noqa: PTH123  # a descriptor, no path
         found = [
-            read_recorded(archive.read, folder, rows=rows, inputs=inputs, outputs=outputs) if rows else None
+            read_recorded(archive.read, folder, rows=rows, **kinds) if rows else None
             for folder, rows in ((CHECK, check.rows), (MADE, check.made))
         ]
         refused = msgspec.json.decode(archive.read(REFUSED_ROWS), type=list[RefusedRow])

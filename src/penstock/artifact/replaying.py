@@ -18,10 +18,12 @@ import msgspec
 import numpy as np
 
 from penstock.artifact.comparing import Deviation, compare_output, mismatch, worst_of
+from penstock.artifact.lookups import Lookups
 from penstock.artifact.recorded import Recorded, RefusedRow
 from penstock.artifact.served_model import ServedModel
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.formats import Codec
+from penstock.embeddings.row_store import RowStore
 from penstock.errors import ExportRefused, InvalidItem
 from penstock.features.feature_spec import Features
 from penstock.features.values import LARGEST_WHOLE_FLOAT
@@ -31,6 +33,8 @@ WHAT_TO_SET: Final = (
     "before a step that makes a number too large, or the features refuse it, as Vocabulary with oov_buckets=0 and Ids "
     "with size= do"
 )
+MOST_SHOWN: Final = 10
+"""Ids that a message shows."""
 BATCH_SIZES: Final = (1, 3)
 """Besides all rows at once.  Where there are fewer rows, they are repeated."""
 
@@ -60,7 +64,11 @@ def replay(
         for start, inputs in _encoded_batches(model.features, items, size, first_row):
             _check_inputs(inputs, recorded.inputs, start, first_row)
             with graph_asked(model.format, rows=len(next(iter(inputs.values()))), row=first_row + start):
-                given = model.run(inputs)
+                looked_up = model.lookups.look_up(inputs) if model.lookups is not None else None
+                given = model.run(inputs, looked_up)
+            if model.lookups is not None and looked_up is not None:
+                is_all = size == rows == len(recorded.rows)
+                _check_ids(model.lookups, looked_up.ids, recorded, slice(start, start + size), first_row, is_all=is_all)
             for name, array in zip(found, given, strict=True):
                 answers[name].append(array)
         for name, arrays in answers.items():
@@ -69,6 +77,54 @@ def replay(
     for start, inputs in _encoded_batches(model.features, others, rows, first_row):
         _check_inputs(inputs, recorded.inputs, start, first_row)
     return [_of_rows(_worst_of_sizes(deviations, sizes), rows, first_row) for deviations in found.values()]
+
+
+def replay_rows(store: RowStore, recorded: Recorded) -> None:
+    """See that a store has the rows that the model has looked up, bit for bit.
+
+    Raises:
+        ExportRefused: it has others.
+    """
+    found = store.fetch({table: rows.ids for table, rows in recorded.looked_up.items()})
+    for table, rows in recorded.looked_up.items():
+        if not _same_bits(found[table].rows, rows.rows):
+            wrong = (found[table].rows.view(np.uint32) != rows.rows.view(np.uint32)).any(axis=1)
+            place = int(wrong.argmax())
+            got, expected = found[table].rows[place].tolist(), rows.rows[place].tolist()
+            raise ExportRefused(
+                f"table {table!r}: the row of id {rows.ids[place]} is {got}, and was {expected} in training",
+                expected=expected,
+                got=got,
+            )
+
+
+def _check_ids(
+    lookups: Lookups,
+    ids: Mapping[str, np.ndarray[Any, Any]],
+    recorded: Recorded,
+    batch: slice,
+    first_row: int,
+    *,
+    is_all: bool,
+) -> None:
+    """Hold the ids of each lookup to those that the model has looked up; `is_all`: the batch is all that it had."""
+    for table in lookups.tables:
+        for lookup in table.lookups:
+            if lookup.ids not in recorded.ids or not (lookup.by_row or is_all):
+                continue
+            wanted, got = recorded.ids[lookup.ids], ids[lookup.ids]
+            wanted = wanted[batch] if lookup.by_row else wanted
+            if got.dtype != wanted.dtype or got.shape != wanted.shape or not _same_bits(got, wanted):
+                raise ExportRefused(
+                    f"table {table.name!r}: {lookup.ids!r} looks up {_shown_ids(got)} in the rows from "
+                    f"{first_row + batch.start} on, and in training it was {_shown_ids(wanted)}",
+                    row=first_row + batch.start,
+                )
+
+
+def _shown_ids(ids: np.ndarray[Any, Any]) -> str:
+    shown = ids.reshape(-1)[:MOST_SHOWN].tolist()
+    return f"{ids.dtype}{list(ids.shape)} {shown}{' and more' if ids.size > MOST_SHOWN else ''}"
 
 
 def _worst_of_sizes(deviations: Sequence[Deviation], sizes: Sequence[int]) -> Deviation:

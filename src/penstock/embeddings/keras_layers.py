@@ -23,7 +23,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from penstock.embeddings.offloading import (
     Offloaded,
     OffloadedRows,
     Rates,
+    SeenLookup,
     all_rows,
     check_finite,
     inside_placeholders,
@@ -114,6 +115,7 @@ class _Gradients:
         self.trouble = trouble
         """The error of a lookup or a step, of whichever table: a graph raises another in its place."""
         self._parts: list[tuple[Ids, Rows]] = []
+        self.see: Callable[[SeenLookup], object] | None = None
         self._lock = threading.Lock()
 
     def lookup(self, ids: Any, *, trained: bool) -> Any:
@@ -897,9 +899,10 @@ class KerasLayers(Framework):
         return rows
 
     @contextmanager
-    def materialized(self, model: Any) -> Iterator[None]:
+    def materialized(self, model: Any, outside: Collection[str] = ()) -> Iterator[None]:
         """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
-        layers = self.offloaded_layers(model)
+        found = self.offloaded_layers(model)
+        layers = {path: layer for path, layer in found.items() if layer._table.path not in outside}
         tables = [layer._table for layer in layers.values()]
         with model._penstock_rows.alone():
             try:

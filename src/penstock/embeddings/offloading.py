@@ -16,12 +16,13 @@ import operator
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.config import checked_keywords
 from penstock.embeddings.opening import open_training_store
@@ -55,12 +56,25 @@ class Table:
     """The table's name in the store; None: the layer's path."""
 
 
+class SeenLookup(NamedTuple):
+    """A lookup that a layer has made."""
+
+    path: str
+    ids: NDArray[np.int64]
+    """All of them, as the layer was given them."""
+    distinct: Ids
+    rows: Rows
+    """A row for each of `distinct`."""
+
+
 class LayerTable(Protocol):
     """Table of one layer that is offloaded."""
 
     path: str
     spec: TableSpec
     store: TrainingStore
+    see: Callable[[SeenLookup], object] | None
+    """Hears of each lookup."""
 
 
 class Offloaded:
@@ -123,8 +137,11 @@ class Framework(ABC):
         """
 
     @abstractmethod
-    def materialized(self, model: Any) -> AbstractContextManager[None]:
-        """Have the layers of `model` native and filled in the block, and offloaded again behind it."""
+    def materialized(self, model: Any, outside: Collection[str] = ()) -> AbstractContextManager[None]:
+        """Have the layers of `model` native and filled in the block, and offloaded again behind it.
+
+        Layers whose tables have a path of `outside` stay as they are.
+        """
 
 
 class OffloadedRows(ABC):
@@ -295,6 +312,20 @@ def framework_of(model: object) -> Framework:
         if loaded is not None and isinstance(model, operator.attrgetter(name)(loaded)):
             return _framework(library)
     raise ConfigError(f"offload takes a torch.nn.Module or a keras.Model, got {model!r}")
+
+
+@contextmanager
+def seen_lookups(rows: OffloadedRows) -> Iterator[list[SeenLookup]]:
+    """The lookups that the layers of `rows` make in the block, in any thread, in order."""
+    seen: list[SeenLookup] = []
+    tables = [layer._table for layer in rows.layers().values()]
+    try:
+        for table in tables:
+            table.see = seen.append
+        yield seen
+    finally:
+        for table in tables:
+            table.see = None
 
 
 # -- offload and restore ----------------------------------------------------------------------------------------------

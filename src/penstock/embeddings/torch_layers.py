@@ -28,6 +28,7 @@ from penstock.embeddings.offloading import (
     Framework,
     Offloaded,
     OffloadedRows,
+    SeenLookup,
     all_rows,
     check_finite,
     inside_placeholders,
@@ -60,6 +61,7 @@ class _Gradients:
         self.parameter = nn.Parameter(torch.empty(0, spec.width), requires_grad=weight.requires_grad)
         """Its gradient has a row for each id of `ids`; whether it requires one says whether the rows are trained."""
         self.ids: Ids = np.empty(0, np.int64)
+        self.see: Callable[[SeenLookup], object] | None = None
         self._lock = threading.Lock()
 
     def __deepcopy__(self, _: Any) -> _Gradients:
@@ -138,6 +140,9 @@ class _OffloadedModule(Offloaded, nn.Module):  # type: ignore[misc]  # torch may
         flat = ids.detach().cpu().numpy().astype(np.int64, copy=False).reshape(-1)
         distinct, places = np.unique(flat, return_inverse=True)
         rows = self._table.fetch(distinct, ids.device, self.padding_idx)
+        if self._table.see is not None:
+            shaped = flat.reshape(tuple(ids.shape)).copy()
+            self._table.see(SeenLookup(self._table.path, shaped, distinct, rows.detach().cpu().numpy().copy()))
         return rows, distinct, torch.from_numpy(places.reshape(tuple(ids.shape))).to(ids.device)
 
 
@@ -441,9 +446,10 @@ class TorchLayers(Framework):
         return TorchRows(model, store, tables, shared)
 
     @contextmanager
-    def materialized(self, model: nn.Module) -> Iterator[None]:
+    def materialized(self, model: nn.Module, outside: Collection[str] = ()) -> Iterator[None]:
         """Have the layers of `model`, on the CPU, native and filled in the block, and offloaded again behind it."""
-        layers = self.offloaded_layers(model)
+        found = self.offloaded_layers(model)
+        layers = {path: layer for path, layer in found.items() if layer._table.path not in outside}
         tables = {path: layer._table for path, layer in layers.items()}
         try:
             for layer in layers.values():

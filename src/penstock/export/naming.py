@@ -11,7 +11,7 @@ Contract
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.artifact.manifest_json import DTYPES
@@ -104,3 +104,38 @@ def _describe(name: str, array: np.ndarray[Any, Any], rows: int) -> Tensor:
 
 def _numbered(count: int) -> tuple[str, ...]:
     return ("output",) if count == 1 else tuple(f"output_{place}" for place in range(count))
+
+
+class LookupNames:
+    """Names for the lookups of some layers."""
+
+    def __init__(self, taken: Sequence[str], paths: Sequence[str]) -> None:
+        """Find names that no input has.
+
+        Args:
+            taken: the names of the inputs.
+            paths: the layers, each with a table.
+        """
+        self._prefix = ""
+        while any(name.startswith((f"{self._prefix}rows_", f"{self._prefix}places_")) for name in taken):
+            self._prefix += "_"
+        self._numbers = {path: number for number, path in enumerate(paths)}
+
+    def rows(self, path: str) -> str:
+        """The input with the rows of a layer's table."""
+        return f"{self._prefix}rows_{self._numbers[path]}"
+
+    def ids(self, path: str, call: int) -> str:
+        """The output with the ids of a lookup; `call` is 0 for the first that the layer makes."""
+        return f"ids_{self._numbers[path]}_{call}"
+
+    def places(self, ids: str) -> str:
+        """The input with the places of the ids that are called `ids`."""
+        return f"{self._prefix}places_{ids.removeprefix('ids_')}"
+
+    def of_lookups(self, paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Each lookup's layer, and the name of its ids, in the order in which the model makes them."""
+        calls = dict.fromkeys(self._numbers, 0)
+        for path in paths:
+            yield path, self.ids(path, calls[path])
+            calls[path] += 1

@@ -1,24 +1,36 @@
-"""Export a model whose embedding rows lie in a training store: they are put into the graph.
+"""Export a model whose embedding rows lie in a training store: they are put into the graph, or into shards beside it.
 
-The model answers with its layers as they are trained, and only while the graph is written they are native and filled.
+The model answers with its layers as they are trained, and only while a graph is written the tables inside of it are in
+native layers.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.embeddings.offloading import OffloadedRows, framework_of
+import numpy as np
+
+from penstock.artifact.manifest import GraphEntry, GraphFormat, Lookup, Role, TableEntry
+from penstock.artifact.recorded import RecordedRows, joined_rows
+from penstock.embeddings.offloading import OffloadedRows, framework_of, seen_lookups
+from penstock.embeddings.shards import Shard, write_shards
+from penstock.embeddings.training_store import TableShape
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
 from penstock.export.keras_model import KerasExporter
-from penstock.export.torch_model import TorchExporter, exported_module
+from penstock.export.naming import LookupNames
+from penstock.export.torch_model import TorchExporter, exported_module, torch_export, write_program
 from penstock.features.kinds import Ids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from penstock.export.exporter import ModelExporter
+    from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
+    from penstock.export.torch_lookups import SplitModel
     from penstock.features.feature_spec import Features
 
 
@@ -27,50 +39,168 @@ def offloaded_exporter(rows: OffloadedRows, features: Features) -> ModelExporter
 
     Raises:
         ConfigError: the model has its rows back, or cannot be exported for another reason.
-        ExportRefused: a feature takes ids that no graph could refuse.
     """
     if not rows.tables:
         raise ConfigError("the model was restored and has its rows back: give save the model itself")
-    for name, kind in features.kinds.items():
-        if isinstance(kind, Ids) and kind.size is None:
-            raise ExportRefused(
-                f"feature {name!r} is Ids without a size, and a graph reads id -1 as the last row of a table: "
-                "write Ids(size=...)"
-            )
     rows.refresh()
     if "keras.Model" in class_names(rows.model):
         return _KerasExporter(rows, features)
-    return _TorchExporter(rows, exported_module(rows.model, offloaded=True))
+    return _TorchExporter(rows, features)
 
 
 class _OffloadedExporter:
     """Base of the exporters of models of which tables lie outside."""
 
     _model: Any
-    _rows: OffloadedRows
+
+    def _begin(self, rows: OffloadedRows, features: Features) -> None:
+        self._rows = rows
+        self._features = features
+        self._outside: tuple[str, ...] = ()
+        self._looked_up: set[str] = set()
+        """The layers that look rows up when the model is asked; others are for training alone."""
+        self._names = LookupNames([tensor.name for tensor in features.inputs], list(rows.tables))
+
+    def place_tables(self, inline_limit: int, outside: Collection[str]) -> None:
+        """Leave a table outside where it is too large, takes any id, or is named."""
+        tables = self._rows.tables
+        for path in outside:
+            if path not in tables:
+                raise ConfigError(
+                    f"outside has {path!r}, which is the path of no table; those are {', '.join(map(repr, tables))}"
+                )
+        self._outside = tuple(
+            path
+            for path, spec in tables.items()
+            if spec.size is None or path in outside or 4 * spec.size * spec.width > inline_limit
+        )
+        if self._outside:
+            return
+        for name, kind in self._features.kinds.items():
+            if isinstance(kind, Ids) and kind.size is None:
+                raise ExportRefused(
+                    f"feature {name!r} is Ids without a size, and a graph reads id -1 as the last row of a table: "
+                    "write Ids(size=...)"
+                )
 
     @contextmanager
-    def materialized(self, inline_limit: int) -> Iterator[None]:
-        """Have every table in its layer."""
-        for path, spec in self._rows.tables.items():
-            count = self._rows.store.count(spec.name) if spec.size is None else spec.size
-            size = 4 * count * spec.width
-            table = f"the table of layer {path!r} has {count} rows, {size} bytes"
-            if spec.size is None:
-                raise ExportRefused(f"{table}, and takes any id, of which most have no row that a graph could hold")
-            if size > inline_limit:
-                raise ExportRefused(f"{table}, and inline_limit is {inline_limit}: raise it, or make the table smaller")
-        with framework_of(self._model).materialized(self._model):
+    def materialized(self) -> Iterator[None]:
+        """Have every table that is put into the graph in its layer."""
+        with framework_of(self._model).materialized(self._model, self._outside):
             yield
+
+    def write_tables(self, folder: Path, saved: str, shard_bytes: int) -> Sequence[TableEntry]:
+        """Write the rows of the tables outside, while others may go on to train them."""
+        if not self._outside:
+            return ()
+        lookups = self._lookups()
+        return [self._write_table(path, found, folder, saved, shard_bytes) for path, found in lookups.items()]
+
+    def _lookups(self) -> Mapping[str, Sequence[Lookup]]:
+        """The lookups of each layer, once its graphs are written."""
+        raise NotImplementedError
+
+    def _write_table(
+        self, path: str, lookups: Sequence[Lookup], folder: Path, saved: str, shard_bytes: int
+    ) -> TableEntry:
+        spec, store = self._rows.tables[path], self._rows.store
+        shape = TableShape(spec.name, spec.width, spec.ids, spec.size, spec.missing)
+        is_outside, rows = path in self._outside, spec.size or 0
+        shards: tuple[Shard, ...] = ()
+        if is_outside:
+            shards = write_shards(
+                folder, shape, store.scan(spec.name), rows=store.count(spec.name), saved=saved, shard_bytes=shard_bytes
+            )
+            rows = sum(shard.rows for shard in shards)
+        return TableEntry(
+            name=spec.name,
+            path=path,
+            ids=spec.ids,
+            size=spec.size,
+            width=spec.width,
+            rows=rows,
+            missing=spec.missing,
+            placed="outside" if is_outside else "inlined",
+            input=self._names.rows(path) if is_outside else "",
+            shards=shards,
+            lookups=tuple(lookups),
+        )
+
+    def _with_lookups(self, ask: Any) -> ModelAnswer:
+        """Answer as `ask` does, with the lookups on the way."""
+        with seen_lookups(self._rows) as seen:
+            answer: ModelAnswer = ask()
+        self._looked_up |= {one.path for one in seen}
+        names = self._names.of_lookups([one.path for one in seen])
+        ids = {name: one.ids for one, (_, name) in zip(seen, names, strict=True)}
+        parts: dict[str, list[RecordedRows]] = defaultdict(list)
+        for one in seen:
+            if one.path in self._outside:
+                parts[self._rows.tables[one.path].name].append(RecordedRows(one.distinct, one.rows))
+        return replace(answer, ids=ids, rows={table: joined_rows(found) for table, found in parts.items()})
 
 
 class _TorchExporter(_OffloadedExporter, TorchExporter):
-    def __init__(self, rows: OffloadedRows, model: Any) -> None:
-        super().__init__(model)
-        self._rows = rows
+    def __init__(self, rows: OffloadedRows, features: Features) -> None:
+        super().__init__(exported_module(rows.model, offloaded=True))
+        self._begin(rows, features)
+        self._split: SplitModel | None = None
+
+    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
+        if not self._outside:
+            return super().answer(inputs)
+        return self._with_lookups(lambda: super(_TorchExporter, self).answer(inputs))
+
+    def write_graphs(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
+        """Write `ids` and `model`, where a table lies outside."""
+        if not self._outside:
+            return super().write_graphs(format, folder, signature)
+        from penstock.export.torch_lookups import split_module
+
+        entries = []
+        with self.followed(format):
+            outside = {path: self._rows.tables[path].width for path in self._outside if path in self._looked_up}
+            split = self._split = self._split or torch_export(
+                lambda: split_module(self._model, self._layers, outside, signature, self._names), format
+            )
+            graphs: dict[Role, tuple[Any, GraphSignature]] = {
+                "ids": (split.ids, split.ids_signature),
+                "model": (split.model, split.model_signature),
+            }
+            for role, (program, of) in graphs.items():
+                file = folder / f"{role}.{format}"
+                write_program(program, format, file, of)
+                entries.append(GraphEntry(format, file.name, of.inputs, of.outputs, role))
+        return entries
+
+    @contextmanager
+    def materialized(self) -> Iterator[None]:
+        framework = framework_of(self._model)
+        found = {layer._table.path: layer for layer in framework.offloaded_layers(self._model).values()}
+        self._layers = {path: layer for path, layer in found.items() if path in self._looked_up}
+        with super().materialized():
+            yield
+
+    def _lookups(self) -> Mapping[str, Sequence[Lookup]]:
+        assert self._split is not None, "the graphs are written first"
+        found: dict[str, list[Lookup]] = defaultdict(list)
+        for lookup in self._split.lookups:
+            places = self._names.places(lookup.name) if lookup.path in self._outside else ""
+            found[lookup.path].append(Lookup(lookup.name, places, lookup.by_row))
+        return found
 
 
 class _KerasExporter(_OffloadedExporter, KerasExporter):
     def __init__(self, rows: OffloadedRows, features: Features) -> None:
         super().__init__(rows.model, features)
-        self._rows = rows
+        self._begin(rows, features)
+
+    def place_tables(self, inline_limit: int, outside: Collection[str]) -> None:
+        super().place_tables(inline_limit, outside)
+        for path in self._outside:
+            spec = self._rows.tables[path]
+            count = self._rows.store.count(spec.name) if spec.size is None else spec.size
+            raise ExportRefused(
+                f"the table of layer {path!r} has {count} rows, {4 * count * spec.width} bytes, and would stay outside "
+                "of the graph, which a model of Keras cannot have yet: raise inline_limit, or have a smaller table"
+            )

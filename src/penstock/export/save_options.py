@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ class SaveOptions:
     tolerance: tuple[float, float]
     max_bytes: int
     inline_limit: int
+    outside: Sequence[str]
+    shard_bytes: int
     metadata: Mapping[str, Any]
     run: str | None = None
     """The training run that saves."""
@@ -41,13 +43,15 @@ class SaveOptions:
         if not isinstance(self.batch, Batch):
             raise ConfigError(f"batch takes a penstock.Batch, got {self.batch!r}")
         _check_tolerance(self.tolerance)
-        for limit in ("max_bytes", "inline_limit"):
+        for limit in ("max_bytes", "inline_limit", "shard_bytes"):
             value = getattr(self, limit)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ConfigError(f"{limit} must be a whole number of at least 1, got {value!r}")
         if self.outputs is not None:
             _check_list("outputs", self.outputs)
             check_output_names(self.outputs)
+        if isinstance(self.outside, str) or not isinstance(self.outside, Collection):
+            raise ConfigError(f"outside takes a list of the paths of layers, got {self.outside!r}")
         if self.formats is not None:
             _check_list("formats", self.formats)
         if self.classes is not None:

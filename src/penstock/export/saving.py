@@ -53,6 +53,8 @@ LARGEST: Final = 2**31
 """The default of `max_bytes`: the file format of ONNX holds no more."""
 LARGEST_TABLE: Final = 2**28
 """The default of `inline_limit`."""
+SHARD_BYTES: Final = 2**29
+"""The default of `shard_bytes`."""
 ROWS_APART: Final = 12
 """How many of the probes, and of the rows to check, the model itself is asked about in small batches: 16 calls."""
 ENOUGH_ROWS: Final = 300
@@ -89,6 +91,8 @@ def save(
     tolerance: tuple[float, float] = (1e-5, 1e-5),
     max_bytes: int = LARGEST,
     inline_limit: int = LARGEST_TABLE,
+    outside: Sequence[str] = (),
+    shard_bytes: int = SHARD_BYTES,
     metadata: Mapping[str, Any] | None = None,
 ) -> ExportReport:
     """Save `model` as an artifact at `path`, proved to answer there as it does here.
@@ -107,7 +111,10 @@ def save(
         formats: the formats to write; None: the first that the framework has.
         tolerance: absolute and relative: a graph may differ by the first, and by the second times the value.
         max_bytes: the most bytes that all graphs may have together.
-        inline_limit: the most bytes of one embedding table that lies outside of the model and is put into the graph.
+        inline_limit: the most bytes of one embedding table that was trained outside of the model and is put into the
+            graph.  A larger one, or one whose ids are any, stays outside of it: in shards, which servers map.
+        outside: the paths of layers whose tables stay outside whatever their size.
+        shard_bytes: the most bytes of one shard.
         metadata: whatever else the manifest is to say, as JSON.
 
     Raises:
@@ -124,6 +131,8 @@ def save(
         tolerance=tolerance,
         max_bytes=max_bytes,
         inline_limit=inline_limit,
+        outside=outside,
+        shard_bytes=shard_bytes,
         metadata={} if metadata is None else metadata,
     )
     return _save(model, target, features, (probes, check), options)
@@ -186,6 +195,7 @@ def save_exported(
     """
     formats = options.chosen_formats(exporter.formats, exporter.libraries[0])
     exporter.check_inputs(features.inputs)
+    exporter.place_tables(options.inline_limit, options.outside)
     with new_artifact(target, name=options.name) as draft:
         progress.step("asking the model")
         asked = _ask(exporter, features, tables, options)
@@ -197,13 +207,14 @@ def save_exported(
         if exporter.refuses_rows:
             with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # of rows that nobody has
                 made = ask_made(exporter, features, asked)
-        graphs = []
-        with exporter.materialized(options.inline_limit):
+        graphs: list[GraphEntry] = []
+        with exporter.materialized():
             for format_ in formats:
                 progress.step(f"writing {format_}")
-                written = exporter.write(format_, draft.folder, signature)
-                graphs.append(GraphEntry(format_, written, signature.inputs, signature.outputs))
+                graphs += exporter.write_graphs(format_, draft.folder, signature)
                 _check_size(draft.folder, options.max_bytes, format_)
+        created = time_now()
+        shards = exporter.write_tables(draft.folder, created, options.shard_bytes)
         _ask_again(exporter, asked.probes, options.tolerance)
         hit("half_written")
         draft.finish(
@@ -214,10 +225,11 @@ def save_exported(
             tolerance=(float(options.tolerance[0]), float(options.tolerance[1])),
             classes=asked.classes,
             libraries=library_versions(exporter.libraries),
-            created=time_now(),
+            created=created,
             git=git_commit(),
             metadata=options.metadata,
             run=options.run,
+            tables=shards,
         )
         hit("synced")
         proof = _prove(draft, asked, made, progress)
@@ -352,7 +364,8 @@ def _encode(features: Features, table: Any, what: str) -> Recorded | None:
 
 
 def _recorded(asked: Recorded, names: Sequence[str], answer: ModelAnswer) -> Recorded:
-    return Recorded(asked.rows, asked.inputs, dict(zip(names, answer.arrays, strict=True)))
+    outputs = dict(zip(names, answer.arrays, strict=True))
+    return Recorded(asked.rows, asked.inputs, outputs, answer.ids, answer.rows)
 
 
 def _same_shape(answer: ModelAnswer, tensors: Sequence[Tensor]) -> ModelAnswer:

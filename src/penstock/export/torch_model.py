@@ -14,7 +14,7 @@ import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.artifact.manifest import GraphFormat
 from penstock.errors import ConfigError, ExportRefused
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import torch
 
     from penstock.features.feature_spec import Features
+
+T = TypeVar("T")
 
 WRAPPERS: Final = {
     "torch.DistributedDataParallel": "module",
@@ -128,6 +130,15 @@ class TorchExporter(WholeModel):
 
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002  # the word users know
         """Write `model.onnx`, or `model.pt2` which is called with keywords too and returns a tuple."""
+        path = folder / f"model.{format}"
+        with self.followed(format):
+            program = torch_export(lambda: _trace(self._model, signature), format)
+            write_program(program, format, path, signature)
+        return path.name
+
+    @contextlib.contextmanager
+    def followed(self, format: str) -> Iterator[None]:  # noqa: A002
+        """Have the model as it is traced, and nothing printed."""
         if self._written:
             names = ", ".join(map(repr, sorted(self._written)))
             raise ExportRefused(
@@ -135,23 +146,39 @@ class TorchExporter(WholeModel):
                 "answers could depend on what was asked before: write to it only where self.training is True",
                 format=format,
             )
-        path = folder / f"model.{format}"
         with quietly(), _asked(self._model):
-            try:
-                program = _trace(self._model, signature)
-            except Exception as error:  # torch.export raises the model's errors, and many of its own
-                raise ExportRefused(
-                    f"torch.export cannot follow the model for batches of any size: {_reason(error)}", format=format
-                ) from error
-            try:
-                _WRITERS[format](program, path, signature)
-            except ImportError as error:
-                raise ConfigError(f"{error}; to export to ONNX: pip install 'penstock[torch]'") from error
-            except Exception as error:  # both writers have errors of their own, and of no common kind
-                raise ExportRefused(
-                    f"the model cannot be written as {format}: {_reason(error)}", format=format
-                ) from error
-        return path.name
+            yield
+
+
+def torch_export(trace: Callable[[], T], format: str) -> T:  # noqa: A002
+    """Call `trace`, and return what it returns.
+
+    Raises:
+        ExportRefused: it, or torch.export in it, refuses the model.
+    """
+    try:
+        return trace()
+    except ExportRefused:
+        raise
+    except Exception as error:  # torch.export raises the model's errors, and many of its own
+        raise ExportRefused(
+            f"torch.export cannot follow the model for batches of any size: {_reason(error)}", format=format
+        ) from error
+
+
+def write_program(program: Any, format: str, path: Path, signature: GraphSignature) -> None:  # noqa: A002
+    """Write an exported program as a file.
+
+    Raises:
+        ConfigError: a library is missing.
+        ExportRefused: it cannot be written in this format.
+    """
+    try:
+        _WRITERS[format](program, path, signature)
+    except ImportError as error:
+        raise ConfigError(f"{error}; to export to ONNX: pip install 'penstock[torch]'") from error
+    except Exception as error:  # both writers have errors of their own, and of no common kind
+        raise ExportRefused(f"the model cannot be written as {format}: {_reason(error)}", format=format) from error
 
 
 @contextlib.contextmanager
@@ -218,27 +245,46 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _trace(model: torch.nn.Module, signature: GraphSignature) -> Any:
     """The model as an exported program: takes the inputs by name, and returns a tuple of the outputs, in order."""
-    import numpy as np
     import torch
 
     def forward(**inputs: Any) -> tuple[Any, ...]:
-        return tuple(split_outputs(model(**inputs))[0])
+        return outputs_of(model(**inputs))
+
+    example, batch = example_inputs(signature), torch.export.Dim("batch", min=1)
+    shapes = {name: {0: batch} for name in example}
+    flat = flat_module(model, forward, list(example))
+    return torch.export.export(flat, (), kwargs=example, dynamic_shapes=shapes)
+
+
+def outputs_of(answer: Any) -> tuple[Any, ...]:
+    """The tensors of an answer, in order."""
+    return tuple(split_outputs(answer)[0])
+
+
+def flat_module(model: torch.nn.Module, forward: Callable[..., tuple[Any, ...]], names: Sequence[str]) -> Any:
+    """A module around `model` which is called with keywords of these names, as `forward` answers."""
+    import torch
 
     # torch.export reads the names of the inputs here: it cannot give a shape to what `**inputs` takes.
-    names = [inspect.Parameter(tensor.name, inspect.Parameter.KEYWORD_ONLY) for tensor in signature.inputs]
-    forward.__signature__ = inspect.Signature(names)  # type: ignore[attr-defined]
+    keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
+    forward.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     flat = torch.nn.Module()
     flat.model = model
     flat.forward = forward
     flat.training = False
-    example = {
+    return flat
+
+
+def example_inputs(signature: GraphSignature) -> dict[str, Any]:
+    """The tensors that a model is traced with, by name."""
+    import numpy as np
+    import torch
+
+    return {
         tensor.name: torch.tensor(np.resize(array, (EXAMPLE_ROWS, *array.shape[1:])))
         for tensor in signature.inputs
         for array in [signature.example[tensor.name]]
     }
-    batch = torch.export.Dim("batch", min=1)
-    shapes = {name: {0: batch} for name in example}
-    return torch.export.export(flat, (), kwargs=example, dynamic_shapes=shapes)
 
 
 def _write_onnx(program: Any, path: Path, signature: GraphSignature) -> None:

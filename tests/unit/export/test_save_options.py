@@ -17,6 +17,8 @@ FITTING = {
     "tolerance": (1e-5, 1e-5),
     "max_bytes": 1,
     "inline_limit": 1,
+    "outside": (),
+    "shard_bytes": 1,
     "metadata": {},
 }
 
@@ -38,6 +40,8 @@ FITTING = {
         ("max_bytes", 1.5, r"max_bytes must be a whole number of at least 1, got 1\.5"),
         ("max_bytes", True, "max_bytes must be"),
         ("inline_limit", 0, "inline_limit must be a whole number of at least 1, got 0"),
+        ("shard_bytes", 0.5, "shard_bytes must be a whole number of at least 1, got 0.5"),
+        ("outside", "user", "outside takes a list of the paths of layers, got 'user'"),
         ("outputs", "probability", "outputs takes a list that is not empty, got 'probability'"),
         ("outputs", [], "outputs takes a list"),
         ("outputs", ["_a"], "kept for later"),

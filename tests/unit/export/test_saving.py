@@ -16,7 +16,7 @@ from penstock.artifact.drafting import Draft
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export import saving
-from penstock.export.exporter import ModelAnswer
+from penstock.export.exporter import ModelAnswer, WholeModel
 from penstock.export.save_options import SaveOptions
 from penstock.export.saving import ROWS_APART, agreed_classes, save_exported, save_for_run, small_batches
 from penstock.features import columns
@@ -33,6 +33,8 @@ FITTING = {
     "tolerance": (1e-5, 1e-5),
     "max_bytes": 10_000,
     "inline_limit": 5_000,
+    "outside": (),
+    "shard_bytes": 2**20,
     "metadata": {"epochs": 3},
 }
 
@@ -51,7 +53,7 @@ class Heard:
         self.notes.append(words)
 
 
-class Exporter:
+class Exporter(WholeModel):
     """Of a model whose graph is in `tiny_artifacts`; what it answers is changed by a function."""
 
     libraries = ("onnxruntime", "not-installed-anywhere")
@@ -64,28 +66,28 @@ class Exporter:
         self.classes = classes
         self.written = written
         self.asked = 0
-        self.materialized_for = None
+        self.is_materialized = False
 
     def check_inputs(self, inputs):
         """All of them are taken."""
 
     @contextlib.contextmanager
-    def materialized(self, inline_limit):
-        self.materialized_for = inline_limit
+    def materialized(self):
+        self.is_materialized = True
         try:
             yield
         finally:
-            self.materialized_for = None
+            self.is_materialized = False
 
     def answer(self, inputs):
-        assert self.materialized_for is None, "a model answers as it was trained"
+        assert not self.is_materialized, "a model answers as it was trained"
         self.asked += 1
         exact = tiny_artifacts.model(**inputs) if set(inputs) == {"x", "occupation"} else inputs["user"]
         changed = self.change(exact.astype(np.float32), self.asked)
         return changed if isinstance(changed, ModelAnswer) else ModelAnswer([changed])
 
     def write(self, format_, folder, signature):
-        assert self.materialized_for is not None
+        assert self.is_materialized
         if isinstance(self.written, BaseException):
             raise self.written
         (folder / "model.onnx").write_bytes(self.written or tiny_artifacts.graph())
@@ -253,17 +255,22 @@ def test_nan_of_the_model_itself_is_refused_with_its_row(tmp_path, asked, wrong,
     assert error.row == row
 
 
-def test_a_model_is_materialized_within_the_limit_that_was_given_and_not_after_an_error(tmp_path):
+def test_a_model_is_materialized_while_it_is_written_and_not_after_an_error(tmp_path):
     seen = []
 
     class Watched(Exporter):
         def write(self, *arguments):
-            seen.append(self.materialized_for)
+            seen.append(self.is_materialized)
             return super().write(*arguments)
 
     exporter = Watched(written=ExportRefused("no"))
-    refusal(tmp_path, ExportRefused, exporter, inline_limit=77)
-    assert (seen, exporter.materialized_for) == ([77], None)
+    refusal(tmp_path, ExportRefused, exporter)
+    assert (seen, exporter.is_materialized) == ([True], False)
+
+
+def test_a_model_without_tables_has_none_to_leave_outside(tmp_path):
+    error = refusal(tmp_path, ConfigError, Exporter(), outside=["user"])
+    assert "outside has 'user', which is the path of no table: the model has all of its weights" in str(error)
 
 
 def test_graphs_beyond_max_bytes_are_refused(tmp_path):
