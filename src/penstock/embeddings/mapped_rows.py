@@ -7,7 +7,7 @@ Contract
 * Nothing of a table's size is allocated: the pages belong to the files.
 * Files that are replaced or removed stay served.  A file that is cut while it is mapped
   ends the process with SIGBUS.
-* Rows that are not in memory are read from the disk by many threads; others are copied by the thread that asks.
+* Many threads read rows where the last call had to wait for the disk; else the thread that asks copies them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,10 @@ from penstock.errors import ArtifactInvalid
 
 THREADS: Final = 16
 """Threads that wait for pages: they read three times as many rows a second as one does."""
-SAMPLED: Final = 32
-"""Each id of so many is fetched first, to see whether pages are in memory."""
-LEAST_SPREAD: Final = 8 * SAMPLED
-"""Ids of a table from which on it is worth a look."""
-SLICES: Final = 4 * THREADS
-"""Parts of what is read by many threads: some are slower than others."""
+LEAST_SPREAD: Final = 256
+"""Ids of a table from which on many threads read them."""
+FEW_WAITS: Final = 64
+"""Pages read from the disk in a call, from which on many threads make the next one: to ask them takes a millisecond."""
 
 
 class MappedRowStore:
@@ -89,10 +87,11 @@ class MappedRowStore:
 
     def _of(self, table: _Table, ids: Ids) -> Fetched:
         fetched = Fetched(np.empty((len(ids), table.shape.width), np.float32), np.zeros(len(ids), np.bool_))
-        if len(ids) >= LEAST_SPREAD and table.reads_from_disk(ids[::SAMPLED].copy()):
-            self._readers.spread(table, ids, fetched)
-        else:
+        if len(ids) < LEAST_SPREAD:
             table.read(ids, *fetched)
+        else:
+            waits = self._readers.read(table, ids, fetched) if table.from_disk else table.read(ids, *fetched)
+            table.from_disk = waits >= FEW_WAITS
         return with_rule(table.shape, ids, fetched)
 
 
@@ -102,13 +101,13 @@ class _Readers:
     def __init__(self) -> None:
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
-    def spread(self, table: _Table, ids: Ids, into: Fetched) -> None:
-        """Have the threads read parts of it.  Two that are the first at once each make a pool; one of them ends."""
-        if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(THREADS, "penstock-rows")
-        parts = [np.array_split(each, SLICES) for each in (ids, into.rows, into.found)]
-        for _ in self._pool[1].map(table.read, *parts):
-            pass
+    def read(self, table: _Table, ids: Ids, into: Fetched) -> int:
+        """As `_Table.read`, each thread a part.  Of two pools that are made at once one ends when it is not needed."""
+        pool = self._pool
+        if pool is None or pool[0] != os.getpid():
+            self._pool = pool = os.getpid(), ThreadPoolExecutor(THREADS, "penstock-rows")
+        parts = [np.array_split(each, THREADS) for each in (ids, into.rows, into.found)]
+        return sum(pool[1].map(table.read, *parts))
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -124,20 +123,21 @@ class _Table:
         self._shards = [_mapped(table, number, open_file, saved) for number in range(1, len(table.shards) + 1)]
         self._firsts = np.array([shard.first for shard in table.shards], np.int64)
         self._lasts = np.array([shard.last for shard in table.shards], np.int64)
+        self.from_disk = True
+        """Whether the last call read many pages from the disk; True before the first.  A hint, which nothing locks."""
 
-    def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> None:
-        """Fill in the rows of `ids` that are there, and that they are; the rows of others mean nothing."""
+    def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> int:
+        """Fill in the rows of `ids` that are there, and that they are; the rows of others mean nothing.
+
+        It gives the number of pages that this thread had to read from the disk.
+        """
+        before = getrusage(RUSAGE_THREAD).ru_majflt
         begins = np.searchsorted(ids, self._firsts)
         ends = np.searchsorted(ids, self._lasts, side="right")
         for number in np.flatnonzero(ends > begins):
             some = slice(begins[number], ends[number])
             found[some] = self._shards[number].read(ids[some], rows[some])
-
-    def reads_from_disk(self, sample: Ids) -> bool:
-        """Whether a page had to be read from the disk for these ids."""
-        before = getrusage(RUSAGE_THREAD).ru_majflt
-        self.read(sample, np.empty((len(sample), self.shape.width), np.float32), np.empty(len(sample), np.bool_))
-        return getrusage(RUSAGE_THREAD).ru_majflt > before
+        return getrusage(RUSAGE_THREAD).ru_majflt - before
 
     def check_contents(self) -> None:
         for shard in self._shards:
@@ -194,6 +194,8 @@ def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], s
                 file=file,
             )
         mapped = mmap.mmap(descriptor, layout.size, prot=mmap.PROT_READ)
+        # Else the kernel reads ahead around every row that is not in memory, which may be megabytes for each.
+        mapped.madvise(mmap.MADV_RANDOM)
     finally:
         os.close(descriptor)
     rows = np.frombuffer(mapped, "<f4", shard.rows * table.shape.width, layout.rows_at)
