@@ -64,7 +64,7 @@ FACADE = {
 """One layer in four files: what people import, its synchronous face, its calls, and its streams."""
 
 HEAVY = {
-    "numpy": {"codec/numpy_.py", "testing/graphs.py", "testing/training_stores.py"},
+    "numpy": {"codec/numpy_.py", "testing/graphs.py", "testing/row_stores.py", "testing/training_stores.py"},
     "farmhash": {"features/hashing.py"},
     "onnxruntime": {"graphs/onnx_graph.py"},
     "torch": {
