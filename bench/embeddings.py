@@ -3,9 +3,9 @@
     python bench/embeddings.py                     # five rounds of everything
     python bench/embeddings.py --only store --rounds 3
 
-It runs in the environment that `make frameworks` makes; `store` alone needs neither PyTorch nor Keras.  All rows are
-there before a step is measured, so no table grows.  In each round both sides of a scene take the same ids in turns, now
-one first and now the other, so that what else the machine does hits both alike.
+It runs in the environment that `make frameworks` makes; `store` and the scenes of `rows` need neither PyTorch nor
+Keras.  All rows are there before a step is measured, so no table grows.  In each round both sides of a scene take the
+same ids in turns, now one first and now the other, so that what else the machine does hits both alike.
 
 The exit status is 1 when a limit is missed.
 """
@@ -36,6 +36,7 @@ from procfs import machine_busy
 from report import Limit, keep
 from run import machine
 from scene_arguments import scene_arguments
+from stored_rows import draw_ids, ids_of, make_cold, readers, rows_beside
 
 SCENES = {
     scene.name: scene
@@ -44,8 +45,13 @@ SCENES = {
         Scene("shared", "ms a step", "shared:", "native", Limit(2.0, at_least=False), 1e3),
         Scene("store", "rows/s", "shared:", "memory:", Limit(0.5)),
         Scene("keras", "ms a step", "memory:", "native", Limit(0.5, at_least=False), 1e3),
+        Scene("rows", "rows/s", "shards", "take", Limit(0.7)),
+        Scene("rows-any", "rows/s", "shards", "searchsorted", Limit(1.2)),
+        Scene("rows-cold", "rows/s", "shards", "one thread", Limit(2.0)),
     )
 }
+READS = ("rows", "rows-any", "rows-cold")
+"""Scenes that read rows which are trained."""
 OPTIMIZER = emb.Adagrad(lr=0.05)
 
 
@@ -63,6 +69,10 @@ class Sizes:
     """Turns of each side in a round."""
     warmup: int = 16
     """Laps before the first round: in them steps have written to nearly every page of 4 KB."""
+    cold_rows: int = 8_000_000
+    """Rows of the table that is read from the disk, so that a call touches few of its pages."""
+    cold_laps: int = 4
+    """Turns of each side there; a turn has one step."""
 
 
 Side = Callable[[np.ndarray], Any]
@@ -245,16 +255,45 @@ def measure(scene: str, rounds: int, sizes: Sizes) -> Iterator[PairRound]:
             yield PairRound(scene, number, ours, theirs)
 
 
+def measure_reads(scene: str, rounds: int, sizes: Sizes) -> Iterator[PairRound]:
+    """Each round of a scene that reads rows which are trained; a cold side forgets its rows before each turn."""
+    cold = scene == "rows-cold"
+    rows, laps, steps = (sizes.cold_rows, sizes.cold_laps, 1) if cold else (sizes.rows, sizes.laps, sizes.steps)
+    kind = "any" if scene == "rows-any" else "dense"
+    known = ids_of(kind, rows)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        readers(Path(folder), kind, rows, sizes.width, cold=cold) as sides,
+    ):
+        for number in range(rounds):
+            draw = np.random.default_rng(number)
+            seen: tuple[list[float], list[float]] = ([], [])
+            for at, turn in enumerate(in_turns(number, laps)):
+                if at % 2 == 0:
+                    batches = [draw_ids(draw, known, sizes.ids) for _ in range(steps)]
+                if cold:
+                    make_cold(sides[turn])
+                begin = time.perf_counter()
+                for ids in batches:
+                    sides[turn](ids)
+                seen[turn].append(steps * sizes.ids / (time.perf_counter() - begin))
+            yield PairRound(scene, number, *seen)
+
+
 def main() -> int:
     chosen = scene_arguments("Measure embedding tables outside the model.", SCENES, rounds="ratios taken of each scene")
     sizes, taken = Sizes(), []
     begin, busy = time.monotonic(), machine_busy() - time.process_time()
     for name in chosen.only:
-        print(f"{name}: {sizes.rows:,} rows, and a warm-up", file=sys.stderr, flush=True)
-        for one in measure(name, chosen.rounds, sizes):
+        rows = sizes.cold_rows if name == "rows-cold" else sizes.rows
+        print(f"{name}: {rows:,} rows, and a warm-up", file=sys.stderr, flush=True)
+        for one in (measure_reads if name in READS else measure)(name, chosen.rounds, sizes):
             print(f"round {one.number + 1}/{chosen.rounds}  {one.line()}", file=sys.stderr, flush=True)
             taken.append(one)
     parts = parts_of_fit(sizes) if "keras" in chosen.only else {}
+    if "rows" in chosen.only:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            parts |= rows_beside(Path(folder), sizes.rows, sizes.width, sizes.ids)
     others = (machine_busy() - time.process_time() - busy) / (time.monotonic() - begin)
     where = machine("torch", "keras", "numpy") | {"others": f"{max(0.0, others):.2f} cores"}
     settings = {

@@ -7,20 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embeddings import SCENES, Sizes, measure, parts_of_fit, sides_of
+from embeddings import READS, SCENES, Sizes, measure, measure_reads, parts_of_fit, sides_of
+from stored_rows import draw_ids, ids_of, make_cold, readers, rows_beside
 
-TINY = Sizes(rows=100, width=3, ids=64, steps=2, laps=4, warmup=1)
+TINY = Sizes(rows=100, width=3, ids=64, steps=2, laps=4, warmup=1, cold_rows=100, cold_laps=2)
 
 
 def test_each_scene_has_its_limit() -> None:
     limits = {"memory": (1.19, 1.21), "shared": (1.99, 2.01), "store": (0.51, 0.49), "keras": (0.49, 0.51)}
+    limits |= {"rows": (0.71, 0.69), "rows-any": (1.21, 1.19), "rows-cold": (2.01, 1.99)}
     assert set(SCENES) == set(limits)
     for name, (kept, missed) in limits.items():
         assert SCENES[name].limit.met([kept])
         assert not SCENES[name].limit.met([missed])
 
 
-@pytest.mark.parametrize("scene", list(SCENES))
+@pytest.mark.parametrize("scene", [name for name in SCENES if name not in READS])
 def test_both_sides_of_a_scene_learn_the_same(scene: str, tmp_path: Path) -> None:
     if scene != "store":
         pytest.importorskip("keras" if scene == "keras" else "torch")
@@ -47,3 +49,32 @@ def test_a_round_has_a_figure_of_each_turn() -> None:
     rounds = list(measure("store", 2, TINY))
     assert [(one.scene, one.number) for one in rounds] == [("store", 0), ("store", 1)]
     assert all(len(side) == TINY.laps and min(side) > 0 for one in rounds for side in (one.ours, one.theirs))
+
+
+@pytest.mark.parametrize(("kind", "cold"), [("dense", False), ("any", False), ("dense", True)])
+def test_shards_and_one_map_have_the_same_rows(kind: str, cold: bool, tmp_path: Path) -> None:
+    known = ids_of(kind, TINY.rows)
+    with readers(tmp_path, kind, TINY.rows, TINY.width, cold=cold) as sides:
+        for side in sides if cold else ():
+            make_cold(side)
+        ids = draw_ids(np.random.default_rng(0), known, TINY.ids)
+        ours, theirs = (side(ids) for side in sides)
+        assert len(np.unique(ids)) == TINY.ids
+        assert (ours == theirs).all()
+        assert len(sides[0].files) > 1
+
+
+@pytest.mark.parametrize("scene", READS)
+def test_a_round_of_reads_has_a_figure_of_each_turn(scene: str) -> None:
+    rounds = list(measure_reads(scene, 2, TINY))
+    assert [(one.scene, one.number) for one in rounds] == [(scene, 0), (scene, 1)]
+    laps = TINY.cold_laps if scene == "rows-cold" else TINY.laps
+    assert all(len(side) == laps and min(side) > 0 for one in rounds for side in (one.ours, one.theirs))
+
+
+def test_what_is_not_installed_is_left_out_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = rows_beside(tmp_path, TINY.rows, TINY.width, TINY.ids)
+    assert figures["rows/s of a dict of rows"] > 0
+    told = capsys.readouterr().out
+    for name, module in (("LMDB", "lmdb"), ("rocksdict", "rocksdict")):
+        assert (f"rows/s of {name}" in figures) is not (f"{name} is left out: No module named '{module}'" in told)

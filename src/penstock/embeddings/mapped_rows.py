@@ -96,13 +96,16 @@ class MappedRowStore:
 
 
 class _Readers:
-    """Threads that read pages, made by the process that needs them first: a fork has none of its parent's."""
+    """Threads that read pages, made by the process that needs them first: a fork has none of its parent's.
+
+    Two calls may make a pool at once.  The one that is not kept ends after its call.
+    """
 
     def __init__(self) -> None:
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def read(self, table: _Table, ids: Ids, into: Fetched) -> int:
-        """As `_Table.read`, each thread a part.  Of two pools that are made at once one ends when it is not needed."""
+        """As `_Table.read`, each thread a part."""
         pool = self._pool
         if pool is None or pool[0] != os.getpid():
             self._pool = pool = os.getpid(), ThreadPoolExecutor(THREADS, "penstock-rows")

@@ -4,7 +4,7 @@
         def open(self, tables):
             return MyRowStore(written(tables))
 
-Each test opens a store of its own, and closes it.  What comes back is compared with numpy, bit for bit.
+Each test opens a store of its own, and closes it.  Answers are compared with numpy's, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GivenTable:
     rows: Rows
 
     def expected(self, ids: Ids) -> Fetched:
-        """What a store must answer."""
+        """The answer that a store must give."""
         found = np.isin(ids, self.ids)
         rows = np.empty((len(ids), self.shape.width), np.float32)
         if not found.all():
@@ -99,7 +99,7 @@ class RowStoreSuite:
                 _check(store, {table: np.unique(np.concatenate([*near, np.array(FAR)]))})
 
     def test_ids_that_a_float_or_32_bits_cannot_hold_are_themselves(self) -> None:
-        """One by one too, so that no neighbour helps."""
+        """Also each alone, so that no neighbour helps."""
         with closing(self.open([SPREAD, EMPTY])) as store:
             for ids in (np.array(FAR), *np.array(FAR)[:, None]):
                 _check(store, {SPREAD: ids, EMPTY: ids})
@@ -120,7 +120,7 @@ class RowStoreSuite:
             _check(store, {DENSE: none, CLOSE: np.arange(-1000, 1000)})
 
     def test_a_call_may_ask_several_tables(self) -> None:
-        """With more ids than are worth a single thread."""
+        """Each table is answered for itself."""
         with closing(self.open(TABLES)) as store:
             for _ in range(3):
                 _check(store, {DENSE: np.arange(0, 3000, 2), CLOSE: np.arange(-1000, 1000), SPREAD: SPREAD.ids[::2]})
