@@ -86,13 +86,13 @@ class MappedRowStore:
         self._readers.close()
 
     def _of(self, table: _Table, ids: Ids) -> Fetched:
-        fetched = Fetched(np.empty((len(ids), table.shape.width), np.float32), np.zeros(len(ids), np.bool_))
+        fetched = Fetched(np.empty((len(ids), table.shape.width), np.float32), np.full(len(ids), table.dense))
         if len(ids) < LEAST_SPREAD:
             table.read(ids, *fetched)
         else:
             waits = self._readers.read(table, ids, fetched) if table.from_disk else table.read(ids, *fetched)
             table.from_disk = waits >= FEW_WAITS
-        return with_rule(table.shape, ids, fetched)
+        return fetched if table.dense else with_rule(table.shape, ids, fetched)
 
 
 class _Readers:
@@ -123,6 +123,7 @@ class _Table:
 
     def __init__(self, table: ShardedTable, open_file: Callable[[str], int], saved: str) -> None:
         self.shape = table.shape
+        self.dense = table.dense
         self._shards = [_mapped(table, number, open_file, saved) for number in range(1, len(table.shards) + 1)]
         self._firsts = np.array([shard.first for shard in table.shards], np.int64)
         self._lasts = np.array([shard.last for shard in table.shards], np.int64)
@@ -132,14 +133,14 @@ class _Table:
     def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> int:
         """Fill in the rows of `ids` that are there, and that they are; the rows of others mean nothing.
 
-        It gives the number of pages that this thread had to read from the disk.
+        Of a dense table all are there, which `found` says already.  It gives the number of pages that this thread had
+        to read from the disk.
         """
         before = getrusage(RUSAGE_THREAD).ru_majflt
-        begins = np.searchsorted(ids, self._firsts)
-        ends = np.searchsorted(ids, self._lasts, side="right")
-        for number in np.flatnonzero(ends > begins):
+        begins, ends = ids.searchsorted(self._firsts), ids.searchsorted(self._lasts, "right")
+        for number in (ends > begins).nonzero()[0].tolist():
             some = slice(begins[number], ends[number])
-            found[some] = self._shards[number].read(ids[some], rows[some])
+            self._shards[number].read(ids[some], rows[some], found[some])
         return getrusage(RUSAGE_THREAD).ru_majflt - before
 
     def check_contents(self) -> None:
@@ -153,15 +154,13 @@ class _MappedShard(NamedTuple):
     by_id: BucketIndex | None
     """Where each id is; None where every id from the first to the last is there."""
 
-    def read(self, ids: Ids, into: Rows) -> NDArray[np.bool_] | bool:
-        """Copy the rows of ids within the shard's range, and tell which are there."""
-        found: NDArray[np.bool_] | bool = True
+    def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> None:
+        """Copy the rows of ids within the shard's range, and tell which are there unless each is."""
         if self.by_id is None:
             places = ids - self.shard.first
         else:
-            places, found = self.by_id.find(ids)
-        self.rows.take(places, axis=0, out=into, mode="clip")  # with "raise" numpy would copy `out`
-        return found
+            places, found[:] = self.by_id.find(ids)
+        self.rows.take(places, axis=0, out=rows, mode="clip")  # with "raise" numpy would copy `out`
 
     def check_contents(self) -> None:
         if self.by_id is None:

@@ -48,9 +48,10 @@ class RowStore(Protocol):
 def check_asked(table: TableShape, ids: Any) -> Ids:
     """The ids as they are, as `RowStore.fetch` takes them; ConfigError or IndexError for others."""
     if isinstance(ids, np.ndarray) and ids.dtype == np.int64 and ids.ndim == 1 and len(ids):
-        wrong = np.flatnonzero(ids[1:] <= ids[:-1])
-        if len(wrong):
-            one, next_one = ids[wrong[0]], ids[wrong[0] + 1]
+        ascends = ids[1:] > ids[:-1]
+        if not ascends.all():
+            wrong = ascends.argmin()
+            one, next_one = ids[wrong], ids[wrong + 1]
             raise ConfigError(
                 f"table {table.name!r}: ids must ascend, each once, as numpy.unique gives them; "
                 f"{next_one} comes behind {one}"

@@ -6,7 +6,7 @@ Contract
 * Its tensors are `rows`, and before them `ids` and `index` unless the table has every id from 0 to below its size.
 * Its header follows from the table, its range, its number and the save that wrote it.  A reader compares bytes, which
   tell a shard of another table, place or save.
-* The data of `rows` begins at a multiple of 64 in the file, those of `ids` and `index` at a multiple of 8.
+* The data of `rows` begins at a multiple of 4096 in the file, those of `ids` and `index` at a multiple of 8.
 * A table without rows has no shard.
 """
 
@@ -35,7 +35,8 @@ MOST_ROWS: Final = 2**31 - 1
 """Rows of a shard: an index has places of 32 bits."""
 MOST_SHARDS: Final = 99999
 """Shards of a table: their numbers have five digits, so that a header is as long before their count is known."""
-_ALIGNED: Final = 64
+_ALIGNED: Final = 4096
+"""Where rows begin: a row of 256 bytes then lies in one page, and at a multiple of 64 maybe in two."""
 _LENGTH: Final = 8
 """Bytes that say how long the header is."""
 _LEAST_ID: Final = -(2**63)
