@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from penstock.embeddings.offloading import OffloadedRows, Table, offload, placeholders, restore
     from penstock.embeddings.opening import open_training_store
     from penstock.embeddings.row_optimizers import SGD, Adagrad, SparseAdam
+    from penstock.embeddings.row_store import RowStore
     from penstock.embeddings.rules import constant, init, zeros
-    from penstock.embeddings.training_store import TableSpec, TrainingStore
+    from penstock.embeddings.training_store import Fetched, TableShape, TableSpec, TrainingStore
     from penstock.errors import EmbeddingError, RowsUnavailable, TableMismatch
 
 __all__ = [
@@ -19,11 +20,14 @@ __all__ = [
     "Adagrad",
     "DenseFeatures",
     "EmbeddingError",
+    "Fetched",
     "OffloadedRows",
+    "RowStore",
     "RowsUnavailable",
     "SparseAdam",
     "Table",
     "TableMismatch",
+    "TableShape",
     "TableSpec",
     "TrainingStore",
     "constant",
@@ -42,8 +46,9 @@ _MODULES = {
     "penstock.embeddings.offloading": ("OffloadedRows", "Table", "offload", "placeholders", "restore"),
     "penstock.embeddings.opening": ("open_training_store",),
     "penstock.embeddings.row_optimizers": ("SGD", "Adagrad", "SparseAdam"),
+    "penstock.embeddings.row_store": ("RowStore",),
     "penstock.embeddings.rules": ("constant", "init", "zeros"),
-    "penstock.embeddings.training_store": ("TableSpec", "TrainingStore"),
+    "penstock.embeddings.training_store": ("Fetched", "TableShape", "TableSpec", "TrainingStore"),
     "penstock.errors": ("EmbeddingError", "RowsUnavailable", "TableMismatch"),
 }
 

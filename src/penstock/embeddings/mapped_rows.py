@@ -133,7 +133,7 @@ class _Table:
     def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> int:
         """Fill in the rows of `ids` that are there, and that they are; the rows of others mean nothing.
 
-        Of a dense table all are there, which `found` says already.  It gives the number of pages that this thread had
+        A dense table has all of them, and `found` says so already.  It gives the number of pages that this thread had
         to read from the disk.
         """
         before = getrusage(RUSAGE_THREAD).ru_majflt

@@ -165,6 +165,7 @@ def write_shards(
                 "choose a greater shard_bytes"
             )
         drafts.append(_write(folder, shape, pieces, number, indexed=indexed, saved=saved))
+        pieces.clear()  # else it is in memory until the next shard is
     total = sum(draft.rows for draft in drafts)
     if not indexed and total != shape.size:
         raise EmbeddingError(
@@ -243,7 +244,7 @@ def _checked(chunks: Iterable[tuple[Ids, Rows]], shape: TableShape) -> Iterator[
         yield ids, rows
 
 
-def _filled(chunks: Iterable[tuple[Ids, Rows]], most: int) -> Iterator[Sequence[tuple[Ids, Rows]]]:
+def _filled(chunks: Iterable[tuple[Ids, Rows]], most: int) -> Iterator[list[tuple[Ids, Rows]]]:
     """The rows in runs of `most`, each in pieces; the last run has what is left."""
     pieces: list[tuple[Ids, Rows]] = []
     room = most
