@@ -51,8 +51,9 @@ class Shards:
     def __init__(self, folder: Path, kind: str, rows: int, width: int) -> None:
         shape = TableShape(NAME, width, size=rows) if kind == "dense" else TableShape(NAME, width, ids="any")
         ids = ids_of(kind, rows)
-        # With 16 bytes for each row of a table with ids, and a header.
-        shard_bytes = -(-rows // SHARDS) * (4 * width + (0 if kind == "dense" else 16)) + 1024
+        # Rows begin after a page, or with ids behind less than nine bytes a row and two pages.
+        a_row, before = (4 * width, 4096) if kind == "dense" else (4 * width + 9, 8192)
+        shard_bytes = -(-rows // SHARDS) * a_row + before
         shards = write_shards(folder, shape, chunks_of(ids, width), rows=rows, saved="bench", shard_bytes=shard_bytes)
         self._table = ShardedTable(shape, rows, shards)
         self._folder = folder

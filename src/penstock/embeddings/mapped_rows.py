@@ -20,12 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from resource import RUSAGE_THREAD, getrusage
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.embeddings.bucket_index import BucketIndex, index_of
 from penstock.embeddings.row_store import check_asked, check_table, with_rule
 from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.sampled_index import SampledIndex, samples_of
 from penstock.embeddings.shards import Shard, ShardedTable
 from penstock.embeddings.training_store import CHUNK, Fetched, TableShape
 from penstock.errors import ArtifactInvalid
@@ -151,7 +152,7 @@ class _Table:
 class _MappedShard(NamedTuple):
     shard: Shard
     rows: Rows
-    by_id: BucketIndex | None
+    by_id: SampledIndex | None
     """Where each id is; None where every id from the first to the last is there."""
 
     def read(self, ids: Ids, rows: Rows, found: NDArray[np.bool_]) -> None:
@@ -165,18 +166,15 @@ class _MappedShard(NamedTuple):
     def check_contents(self) -> None:
         if self.by_id is None:
             return
-        file, (ids, entries, first, last) = self.shard.file, self.by_id
+        (file, first, last, _), (ids, samples) = msgspec.structs.astuple(self.shard), self.by_id
         if ids[0] != first or ids[-1] != last:
             raise ArtifactInvalid(f"{file} has not the ids from {first} to {last} that the manifest says", file=file)
         for start in range(0, len(ids) - 1, CHUNK):
             some = ids[start : start + CHUNK + 1]
             if not (some[1:] > some[:-1]).all():
                 raise ArtifactInvalid(f"{file} has ids that do not ascend, between {some[0]} and {some[-1]}", file=file)
-        start = 0
-        for expected in index_of(ids):
-            if not (entries[start : start + len(expected)] == expected).all():
-                raise ArtifactInvalid(f"{file} has an index that is not that of its ids", file=file)
-            start += len(expected)
+        if not (samples == samples_of(ids)).all():
+            raise ArtifactInvalid(f"{file} has an index that is not that of its ids", file=file)
 
 
 def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], saved: str) -> _MappedShard:
@@ -202,7 +200,9 @@ def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], s
         os.close(descriptor)
     rows = np.frombuffer(mapped, "<f4", shard.rows * table.shape.width, layout.rows_at)
     by_id = None
-    if layout.entries:
-        ids = np.frombuffer(mapped, "<i8", shard.rows, layout.ids_at)
-        by_id = BucketIndex(ids, np.frombuffer(mapped, "<i4", layout.entries, layout.index_at), shard.first, shard.last)
+    if layout.samples:
+        by_id = SampledIndex(
+            np.frombuffer(mapped, "<i8", shard.rows, layout.ids_at),
+            np.frombuffer(mapped, "<i8", layout.samples, layout.index_at),
+        )
     return _MappedShard(shard, rows.reshape(shard.rows, -1), by_id)

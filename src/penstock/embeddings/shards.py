@@ -23,16 +23,14 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from penstock.embeddings.bucket_index import entries_of, index_of, most_entries
 from penstock.embeddings.rules import Ids, Rows
+from penstock.embeddings.sampled_index import count_of_samples, samples_of
 from penstock.embeddings.training_store import TableShape
 from penstock.errors import ConfigError, EmbeddingError
 from penstock.hosting.file_names import file_stem
 
 TABLES: Final = "tables"
 """The folder of the tables, in an artifact."""
-MOST_ROWS: Final = 2**31 - 1
-"""Rows of a shard: an index has places of 32 bits."""
 MOST_SHARDS: Final = 99999
 """Shards of a table: their numbers have five digits, so that a header is as long before their count is known."""
 _ALIGNED: Final = 4096
@@ -64,8 +62,8 @@ class ShardLayout(NamedTuple):
     index_at: int
     rows_at: int
     """Where the data of each tensor begins in the file; without ids all three are where the rows begin."""
-    entries: int
-    """Entries of the index."""
+    samples: int
+    """Entries of the index; 0 without ids."""
     size: int
     """Bytes of the file."""
 
@@ -105,7 +103,7 @@ class ShardedTable:
                 )
             if self.dense and shard.first != end:
                 raise ValueError(f"{where} begins at id {shard.first}, and would at {end}: all ids are there")
-            if not 1 <= shard.rows <= min(MOST_ROWS, shard.last - shard.first + 1):
+            if not 1 <= shard.rows <= shard.last - shard.first + 1:
                 raise ValueError(f"{where} cannot have {shard.rows} rows of ids from {shard.first} to {shard.last}")
             end = shard.last + 1
         if sum(shard.rows for shard in self.shards) != self.rows:
@@ -137,7 +135,7 @@ def write_shards(
 ) -> tuple[Shard, ...]:
     """Write the rows of a table, and tell the shards.
 
-    It takes the memory of a shard and a chunk, and 16 bytes for each row of that shard.  Nothing is synced to the disk,
+    It takes the memory of a shard and a chunk.  Nothing is synced to the disk,
     and what an error leaves in `folder` is for the caller to remove.
 
     Args:
@@ -183,9 +181,8 @@ def write_shards(
 
 
 def _layout(shape: TableShape, shard: Shard, number: int, count: int, *, indexed: bool, saved: str) -> ShardLayout:
-    entries = entries_of(shard.first, shard.last, shard.rows) if indexed else 0
     metadata = _metadata(shape, shard.first, shard.last, number, count, saved)
-    return _layout_of(metadata, shard.rows, shape.width, entries)
+    return _layout_of(metadata, shard.rows, shape.width, indexed=indexed)
 
 
 def _metadata(shape: TableShape, first: int, last: int, number: int, count: int, saved: str) -> dict[str, str]:
@@ -199,14 +196,15 @@ def _metadata(shape: TableShape, first: int, last: int, number: int, count: int,
     }
 
 
-def _layout_of(metadata: dict[str, str], rows: int, width: int, entries: int) -> ShardLayout:
+def _layout_of(metadata: dict[str, str], rows: int, width: int, *, indexed: bool) -> ShardLayout:
+    samples = count_of_samples(rows) if indexed else 0
     described: dict[str, object] = {"__metadata__": metadata}
-    index_begins = 8 * rows if entries else 0
-    rows_begin = index_begins + 4 * entries
+    index_begins = 8 * rows if indexed else 0
+    rows_begin = index_begins + 8 * samples
     end = rows_begin + 4 * rows * width
-    if entries:
+    if indexed:
         described["ids"] = {"dtype": "I64", "shape": [rows], "data_offsets": [0, index_begins]}
-        described["index"] = {"dtype": "I32", "shape": [entries], "data_offsets": [index_begins, rows_begin]}
+        described["index"] = {"dtype": "I64", "shape": [samples], "data_offsets": [index_begins, rows_begin]}
     described["rows"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": [rows_begin, end]}
     text = json.dumps(described, separators=(",", ":")).encode()
     rows_at = -(-(_LENGTH + len(text) + rows_begin) // _ALIGNED) * _ALIGNED
@@ -217,7 +215,7 @@ def _layout_of(metadata: dict[str, str], rows: int, width: int, entries: int) ->
         ids_at=begin,
         index_at=begin + index_begins,
         rows_at=rows_at,
-        entries=entries,
+        samples=samples,
         size=begin + end,
     )
 
@@ -226,9 +224,9 @@ def _rows_of_a_shard(shape: TableShape, shard_bytes: int, *, indexed: bool, save
     metadata = _metadata(shape, _LEAST_ID, _LEAST_ID, 0, 0, saved)  # no id has more characters
 
     def size(rows: int) -> int:
-        return _layout_of(metadata, rows, shape.width, most_entries(rows) if indexed else 0).size
+        return _layout_of(metadata, rows, shape.width, indexed=indexed).size
 
-    return max(1, bisect_right(range(1, MOST_ROWS + 1), shard_bytes, key=size))
+    return max(1, bisect_right(range(1, shard_bytes // (4 * shape.width) + 1), shard_bytes, key=size))
 
 
 def _checked(chunks: Iterable[tuple[Ids, Rows]], shape: TableShape) -> Iterator[tuple[Ids, Rows]]:
@@ -274,14 +272,14 @@ def _write(
         file.write(_layout(shape, shard, number, 0, indexed=indexed, saved=saved).header)
         if indexed:
             file.write(ids.astype("<i8", copy=False).data)
-            file.writelines(entries.astype("<i4", copy=False).data for entries in index_of(ids))
+            file.write(samples_of(ids).astype("<i8", copy=False).data)
         file.writelines(np.ascontiguousarray(rows, "<f4").data for _, rows in pieces)
     return shard
 
 
 def _finish(draft: Path, place: Path, written: ShardLayout, wanted: ShardLayout) -> None:
     """Give a shard its name and its header, and take ids and index away where they turned out to be all there are."""
-    if written.entries == wanted.entries:
+    if written.samples == wanted.samples:
         with draft.open("r+b") as file:
             file.write(wanted.header)
         draft.rename(place)

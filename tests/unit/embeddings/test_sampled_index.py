@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.embeddings.bucket_index import BucketIndex, entries_of, index_of, most_entries
+from penstock.embeddings.sampled_index import SampledIndex, count_of_samples, samples_of
 
 LEAST, MOST = -(2**63), 2**63 - 1
 DRAW = np.random.default_rng(0)
@@ -23,13 +23,12 @@ LISTS = {
 
 def index(ids):
     ids = np.unique(np.asarray(ids, np.int64))
-    return BucketIndex(ids, np.concatenate(list(index_of(ids))), int(ids[0]), int(ids[-1]))
+    return SampledIndex(ids, samples_of(ids))
 
 
 def asked_of(made):
-    """Ids that are there and others near them, from the first to the last."""
-    near = np.unique(np.concatenate([made.ids - 1, made.ids, made.ids + 1, DRAW.integers(LEAST, MOST, 100)]))
-    return near[(near >= made.first) & (near <= made.last)]
+    """Ids that are there, others near them, and some from anywhere."""
+    return np.unique(np.concatenate([made.ids - 1, made.ids, made.ids + 1, DRAW.integers(LEAST, MOST, 100)]))
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -38,22 +37,24 @@ def test_it_finds_what_is_there_and_nothing_else(name):
     asked = asked_of(made)
     places, found = made.find(asked)
     assert (found == np.isin(asked, made.ids)).all()
-    assert (made.ids[places[found]] == asked[found]).all()
+    assert (made.ids.take(places[found], mode="clip") == asked[found]).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 31, 32, 33])
+def test_lists_of_every_length_are_found_whole(count):
+    made = index(np.arange(count) * 3)
+    assert len(made.samples) == count_of_samples(count)
+    places, found = made.find(made.ids)
+    assert found.all()
+    assert (made.ids.take(places, mode="clip") == made.ids).all()
+    assert not made.find(made.ids + 1)[1].any()
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_it_has_the_entries_that_its_ids_say_and_never_more_than_there_may_be(name):
-    made = index(LISTS[name])
-    assert len(made.entries) == entries_of(made.first, made.last, len(made.ids)) <= most_entries(len(made.ids))
-    assert len(made.entries) % 16 == 0
-
-
-@pytest.mark.parametrize("name", LISTS)
-@pytest.mark.parametrize("entry", [-(2**31), -1, 0, 1000, 2**31 - 1, None])
+@pytest.mark.parametrize("entry", [LEAST, -1, 0, 1000, MOST, None])
 def test_wrong_entries_may_hide_an_id_and_never_give_another_s_place(name, entry):
     made = index(LISTS[name])
-    wrong = DRAW.integers(-(2**31), 2**31 - 1, len(made.entries)) if entry is None else entry
-    made.entries[:] = wrong
+    made.samples[:] = DRAW.integers(LEAST, MOST, len(made.samples)) if entry is None else entry
     asked = asked_of(made)
     places, found = made.find(asked)
     assert (made.ids.take(places[found], mode="clip") == asked[found]).all()
