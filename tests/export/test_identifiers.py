@@ -1,5 +1,7 @@
 """The example as its user runs it, in PyTorch and in Keras: trainers are killed or stopped, and one model is served.
 
+The table of PyTorch lies outside of the graph, and ONNX serves it where no framework can be imported.
+
 What is served is compared with what the model answered in the process that saved, which had trained nothing.
 """
 
@@ -12,6 +14,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +83,11 @@ def recording(save):
         saved = save()
         rows, asked = saved["model"], [*saved["probes"], *saved["check"], {UNSEEN!r}]
         rows.refresh()
+        if "outside" in saved:
+            saved["formats"] = ["onnx", "pt2"]
+            inlined = dict(saved)
+            del inlined["outside"]
+            ps.export.save(inlined.pop("model"), "inlined", **inlined)
         inputs = saved["features"].encode(asked)
         np.save("scores.npy", answer(rows.model, inputs), allow_pickle=False)
         Path("asked.json").write_text(json.dumps(asked))
@@ -187,7 +195,7 @@ def check_saved_by_another(programs: Programs, trainer: Program, *options: str) 
 
 
 def check_published(folder: Path, *options: str) -> None:
-    """There is one version, which `penstock serve` answers with as the model did where it was saved."""
+    """There is one version, which is served as the model answered where it was saved."""
     models = folder / "models"
     assert [(entry["version"], entry["action"]) for entry in record(models)["history"]] == [(1, "publish")]
     rtol, atol = manifest(models, 1)["tolerance"]
@@ -197,14 +205,37 @@ def check_published(folder: Path, *options: str) -> None:
     assert ps.training.Run(folder / "run").results("evaluate") == [pytest.approx(np.mean(right))], (
         "not what was trained"
     )
-    server = Server(folder, str(models), "--port", "0", *options)
+    ways: list[tuple[str, tuple[str, ...], dict[str, str]]] = [(str(models), options, {})]
+    if manifest(models, 1)["tables"]:
+        assert [table["placed"] for table in manifest(models, 1)["tables"]] == ["outside"]
+        ways = [
+            (str(models), (), without_frameworks(folder)),
+            (str(models), ("--format", "pt2", "--trust"), {}),
+            ("inlined", (), {}),
+        ]
+    for path, given, env in ways:
+        with served(folder, path, *given, env=env) as server:
+            for row, scores in zip(asked, expected, strict=True):
+                answer = server.http.post("/predict", json=row)
+                assert answer.status_code == 200, answer.text
+                np.testing.assert_allclose(answer.json()["scores"], scores, rtol=rtol, atol=atol)
+
+
+@contextlib.contextmanager
+def served(folder: Path, *arguments: str, env: dict[str, str]) -> Iterator[Server]:
+    server = Server(folder, *arguments, "--port", "0", env=env)
     try:
-        server.ready()
-        for row, scores in zip(asked, expected, strict=True):
-            answer = server.http.post("/predict", json=row)
-            assert answer.status_code == 200, answer.text
-            np.testing.assert_allclose(answer.json()["scores"], scores, rtol=rtol, atol=atol)
+        yield server.ready()
         server.stop()
     finally:
         server.hang_up()
         server.destroy()
+
+
+def without_frameworks(folder: Path) -> dict[str, str]:
+    """An environment in which what trains a model cannot be imported."""
+    place = folder / "nothing"
+    place.mkdir()
+    for name in ("torch", "onnx", "onnxscript", "keras", "tensorflow"):
+        (place / f"{name}.py").write_text(f"raise ImportError('{name} is not here')")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))}

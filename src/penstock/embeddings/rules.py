@@ -72,7 +72,7 @@ class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="init"):
     def rows(self, ids: Any, width: int, table: str = "") -> Rows:
         """Rows of `ids` in the table of this name."""
         words = philox(self.seed, np.asarray(ids, np.int64), zlib.crc32(table.encode()), -(-width // 4))
-        drawn = (words.reshape(len(ids), -1)[:, :width] >> np.uint32(8)).astype(np.float64) * 2.0**-24
+        drawn = (words.reshape(len(ids), 4 * words.shape[1])[:, :width] >> np.uint32(8)).astype(np.float64) * 2.0**-24
         return (self.low + (self.high - self.low) * drawn).astype(np.float32)
 
 

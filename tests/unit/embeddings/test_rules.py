@@ -53,6 +53,11 @@ def test_a_row_is_of_its_seed_its_id_its_column_and_its_table():
     assert (everything < 6).all()
 
 
+def test_no_ids_have_no_rows():
+    for rule in (init(3), zeros(), constant([1, 2, 3])):
+        assert rule.rows(np.empty(0, np.int64), 3, "table").shape == (0, 3)
+
+
 def test_zeros_and_constants_are_what_they_say():
     ids = np.array([5, -5])
     assert zeros().rows(ids, 3).tolist() == [[0, 0, 0]] * 2
