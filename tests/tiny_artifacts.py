@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import onnx_bytes
 from penstock import features as f
 from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import BatchEntry, GraphEntry, Lookup, TableEntry
-from penstock.artifact.recorded import Recorded
+from penstock.artifact.recorded import Recorded, RecordedRows
 from penstock.embeddings.rules import init, zeros
 from penstock.embeddings.shards import write_shards
 from penstock.embeddings.training_store import TableShape
@@ -154,16 +154,81 @@ def write_tables(
         Tensor("rows_1", "float32", (2,)),
         Tensor("places_1_0", "int64"),
     ]
+    outputs = {"score": table_model(**inputs, scale=scale)}
+    rows = [(USER, [(USERS, user_rows(USERS, scale))]), (ITEM, [(np.arange(4), item_rows(scale))])]
+    graphs = [
+        (ids, GraphEntry("onnx", "ids.onnx", (given["user"],), tuple(looked_up), "ids")),
+        (model, GraphEntry("onnx", "model.onnx", (given["age"], *fed), (Tensor("score", "float32"),))),
+    ]
+    recorded = Recorded(
+        spec.rows_of(TABLE_ROWS),
+        inputs,
+        outputs,
+        {"ids_0_0": inputs["user"], "ids_1_0": inputs["user"] % 5},
+        {shape.name: RecordedRows(*some) for shape, (some,) in rows},
+    )
+    return _write_with_tables(path, spec, recorded, rows, graphs, shard_bytes, created)
+
+
+WIDE = 64
+"""Numbers of a row of `write_wide`."""
+
+
+def wide_rows(ids: np.ndarray) -> np.ndarray:
+    """The rows of these ids: another number for each id and column, which float32 holds."""
+    return ((ids[:, None] * 7 + np.arange(WIDE)) % 16_777_213).astype(np.float32)
+
+
+def write_wide(path: Path, size: int, *, shard_bytes: int = 2**26) -> str:
+    """An artifact that answers with the row of `user`, of a table of so many rows outside of its graph; its digest."""
+    spec = f.Features({"user": f.Ids()})
+    asked = [{"user": user} for user in (0, size // 2, size - 1)]
+    inputs = spec.encode(asked)
+    ids = onnx_bytes.model(
+        [onnx_bytes.node("Identity", ["user"], ["ids_0_0"])],
+        [("user", "int64", ("n",))],
+        [("ids_0_0", "int64", ("n",))],
+    )
+    model = onnx_bytes.model(
+        [onnx_bytes.node("Gather", ["rows_0", "places_0_0"], ["row"])],
+        [("rows_0", "float32", ("rows", WIDE)), ("places_0_0", "int64", ("n",))],
+        [("row", "float32", ("n", WIDE))],
+    )
+    fed = (Tensor("rows_0", "float32", (WIDE,)), Tensor("places_0_0", "int64"))
+    graphs = [
+        (ids, GraphEntry("onnx", "ids.onnx", spec.inputs, (Tensor("ids_0_0", "int64"),), "ids")),
+        (model, GraphEntry("onnx", "model.onnx", fed, (Tensor("row", "float32", (WIDE,)),))),
+    ]
+    recorded = Recorded(
+        asked,
+        inputs,
+        {"row": wide_rows(inputs["user"])},
+        {"ids_0_0": inputs["user"]},
+        {"user": RecordedRows(inputs["user"], wide_rows(inputs["user"]))},
+    )
+    parts = (np.arange(start, min(start + 65536, size)) for start in range(0, size, 65536))
+    rows = ((some, wide_rows(some)) for some in parts)
+    table = TableShape("user", WIDE, "dense", size, zeros())
+    return _write_with_tables(path, spec, recorded, [(table, rows)], graphs, shard_bytes, "2026-11-23T00:00:00Z")
+
+
+def _write_with_tables(
+    path: Path,
+    spec: f.Features,
+    recorded: Recorded,
+    rows: Sequence[tuple[TableShape, Iterable[tuple[np.ndarray, np.ndarray]]]],
+    graphs: Sequence[tuple[bytes, GraphEntry]],
+    shard_bytes: int,
+    created: str,
+) -> str:
+    """Each table is looked up once, by ids called `ids_N_0`, N being its number."""
     with new_artifact(path, name="tables") as draft:
-        (draft.folder / "ids.onnx").write_bytes(ids)
-        (draft.folder / "model.onnx").write_bytes(model)
+        for content, entry in graphs:
+            (draft.folder / entry.path).write_bytes(content)
         tables = []
-        for number, (shape, some, rows) in enumerate(
-            [(USER, USERS, user_rows(USERS, scale)), (ITEM, np.arange(4), item_rows(scale))]
-        ):
-            shards = write_shards(
-                draft.folder, shape, [(some, rows)], rows=len(some), saved=created, shard_bytes=shard_bytes
-            )
+        for number, (shape, chunks) in enumerate(rows):
+            expected = len(USERS) if shape.size is None else shape.size
+            shards = write_shards(draft.folder, shape, chunks, rows=expected, saved=created, shard_bytes=shard_bytes)
             tables.append(
                 TableEntry(
                     name=shape.name,
@@ -171,7 +236,7 @@ def write_tables(
                     ids=shape.ids,
                     size=shape.size,
                     width=shape.width,
-                    rows=len(some),
+                    rows=sum(shard.rows for shard in shards),
                     missing=shape.missing,
                     placed="outside",
                     input=f"rows_{number}",
@@ -179,14 +244,10 @@ def write_tables(
                     lookups=(Lookup(f"ids_{number}_0", f"places_{number}_0", by_row=True),),
                 )
             )
-        outputs = {"score": table_model(**inputs, scale=scale)}
         draft.finish(
             features=spec,
-            probes=Recorded(spec.rows_of(TABLE_ROWS), inputs, outputs),
-            graphs=[
-                GraphEntry("onnx", "ids.onnx", (given["user"],), tuple(looked_up), "ids"),
-                GraphEntry("onnx", "model.onnx", (given["age"], *fed), (Tensor("score", "float32"),)),
-            ],
+            probes=recorded,
+            graphs=[entry for _, entry in graphs],
             batch=BatchEntry(max_size=32, max_wait=0.0, max_gap=None),
             tolerance=(1e-5, 1e-5),
             classes=None,
