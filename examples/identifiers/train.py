@@ -42,16 +42,15 @@ def train(task: list[int]) -> None:
 def accuracy(_: None) -> float:
     """The share of held-out files whose package has the highest score."""
     rows.refresh()
-    inputs, package = next(
-        iter(DataLoader(features.torch_dataset(held_out, label="package"), batch_size=len(held_out)))
-    )
+    dataset = features.torch_dataset(held_out, label="package")
+    inputs, package = next(iter(DataLoader(dataset, batch_size=len(dataset))))
     return float((model(**inputs)["scores"].argmax(dim=1) == package).double().mean())
 
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task: it may have trained nothing."""
-    asked = {"features": features, "probes": held_out[:16], "check": held_out[16:]}
-    return {"model": rows, "name": "identifiers", "outside": list(rows.tables), **asked}
+    checked = {"probes": held_out[:16], "check": held_out[16:]}
+    return {"model": rows, "features": features, "name": "identifiers", "outside": list(rows.tables), **checked}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
+from served import serving  # noqa: E402
 from torch import nn  # noqa: E402
 
 import penstock as ps  # noqa: E402
@@ -345,3 +346,48 @@ def test_an_int32_on_the_way_of_an_id_fails_the_proof(tmp_path):
 
     with pytest.raises(ExportRefused, match=r"table 'user': 'ids_0_0' looks up int64\[1\] \[-2147483643\] in the rows"):
         ps.export.save(trained(Narrowed), tmp_path / "saved", features=SPEC, probes=ROWS)
+
+
+# -- versions ---------------------------------------------------------------------------------------------------------
+
+
+class Numbered(nn.Module):
+    """Answers with the row of a user, and with its own weight, which are both the version's number."""
+
+    def __init__(self):
+        super().__init__()
+        self.user, self.weight = nn.Embedding(9, WIDTH), nn.Parameter(torch.zeros(1))
+
+    def forward(self, user, items, items_weight, weights):
+        return {"row": self.user(user), "weight": self.weight + torch.zeros_like(user, dtype=torch.float32)}
+
+
+def save_numbered(number: int, folder: Path) -> None:
+    """Have a training run save and publish a version whose rows, rule and weight are its number."""
+    model = Numbered()
+    with torch.no_grad():
+        model.user.weight.fill_(number)
+        model.weight.fill_(number)
+    table = emb.Table(ids="any", missing=emb.constant([number] * WIDTH))
+    rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.1), tables={"user": table})
+    run = ps.training.Run(folder / f"run-{number}", publish_to=folder / "models")
+    run.plan(train=[None])
+    saved = {"model": rows, "features": SPEC, "probes": ROWS}
+    assert run.work(train=lambda _: None, save=lambda: saved) == number
+
+
+def test_a_server_that_is_started_after_each_publish_and_rollback_mixes_no_versions(tmp_path):
+    def served_numbers():
+        with serving(tmp_path, "models", services=()) as server:
+            found = set()
+            for user in (0, 8, 9, -1, 2**40):  # the last three have the rule's row
+                answer = server.http.post("/predict", json={"user": user, "items": [], "weights": 0}).json()
+                found |= {*answer["row"], answer["weight"]}
+            return server.health()["services"]["model"]["model_version"], found
+
+    for number in (1, 2, 3):
+        save_numbered(number, tmp_path)
+        assert served_numbers() == (number, {float(number)})
+    for number in (2, 1):
+        ps.export.rollback(tmp_path / "models")
+        assert served_numbers() == (number, {float(number)})
