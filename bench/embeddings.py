@@ -27,7 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from against import in_turns
+from against import STEADY, in_turns
+from builds import COMPILED
+from export import measure_served
 from pair_figures import PairRound, PairRun, Scene, summarise
 from penstock import embeddings as emb
 from penstock.embeddings.memory_store import MemoryTrainingStore
@@ -36,6 +38,7 @@ from procfs import machine_busy
 from report import Limit, keep
 from run import machine
 from scene_arguments import scene_arguments
+from served_rows import costs, subjects
 from stored_rows import draw_ids, ids_of, make_cold, readers, rows_beside
 
 SCENES = {
@@ -48,6 +51,7 @@ SCENES = {
         Scene("rows", "rows/s", "shards", "take", Limit(0.7)),
         Scene("rows-any", "rows/s", "shards", "searchsorted", Limit(1.2)),
         Scene("rows-cold", "rows/s", "shards", "one thread", Limit(2.0)),
+        Scene("served", "requests/s", "outside", "inlined", Limit(0.8)),
     )
 }
 READS = ("rows", "rows-any", "rows-cold")
@@ -280,17 +284,30 @@ def measure_reads(scene: str, rounds: int, sizes: Sizes) -> Iterator[PairRound]:
             yield PairRound(scene, number, *seen)
 
 
+def measure_service(scene: str, rounds: int, sizes: Sizes) -> Iterator[PairRound]:
+    """Each round of two servers of one model."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as place:
+        sides = subjects(Path(place), sizes.rows, sizes.width, COMPILED)
+        for number in range(rounds):
+            yield measure_served(number, sides, compiled=True, scene=scene)
+
+
 def main() -> int:
     chosen = scene_arguments("Measure embedding tables outside the model.", SCENES, rounds="ratios taken of each scene")
+    os.environ.update(STEADY)
     sizes, taken = Sizes(), []
     begin, busy = time.monotonic(), machine_busy() - time.process_time()
     for name in chosen.only:
         rows = sizes.cold_rows if name == "rows-cold" else sizes.rows
         print(f"{name}: {rows:,} rows, and a warm-up", file=sys.stderr, flush=True)
-        for one in (measure_reads if name in READS else measure)(name, chosen.rounds, sizes):
+        rounds = measure_reads if name in READS else measure_service if name == "served" else measure
+        for one in rounds(name, chosen.rounds, sizes):
             print(f"round {one.number + 1}/{chosen.rounds}  {one.line()}", file=sys.stderr, flush=True)
             taken.append(one)
     parts = parts_of_fit(sizes) if "keras" in chosen.only else {}
+    if "served" in chosen.only:
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            parts |= costs(Path(folder), sizes.width)
     if "rows" in chosen.only:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             parts |= rows_beside(Path(folder), sizes.rows, sizes.width, sizes.ids)

@@ -83,7 +83,7 @@ def subjects(artifact: Path, features: Any, build: Build) -> tuple[Subject, Subj
     )
 
 
-def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: bool) -> PairRound:
+def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: bool, scene: str = "served") -> PairRound:
     """One round of both servers, in slices of an equal number of requests."""
     with on_cores(one_core=True), side_by_side(*sides, connections=CONNECTIONS, compiled=compiled) as loaded:
         requests = slice_of(loaded[1], CONNECTIONS)
@@ -92,7 +92,7 @@ def measure_served(number: int, sides: tuple[Subject, Subject], *, compiled: boo
         for turn in in_turns(number, SLICES):
             loaded[turn].measure(requests)
     ours, theirs = (side.seen["rate"] for side in loaded)
-    return PairRound("served", number, ours, theirs)
+    return PairRound(scene, number, ours, theirs)
 
 
 def encoders(count: int) -> tuple[Callable[[], object], Callable[[], object]]:
