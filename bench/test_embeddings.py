@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from builds import SOURCES
 from embeddings import READS, SCENES, Sizes, measure, measure_reads, parts_of_fit, sides_of
 from stored_rows import draw_ids, ids_of, make_cold, readers, rows_beside
 
@@ -15,14 +17,14 @@ TINY = Sizes(rows=100, width=3, ids=64, steps=2, laps=4, warmup=1, cold_rows=100
 
 def test_each_scene_has_its_limit() -> None:
     limits = {"memory": (1.19, 1.21), "shared": (1.99, 2.01), "store": (0.51, 0.49), "keras": (0.49, 0.51)}
-    limits |= {"rows": (0.71, 0.69), "rows-any": (1.21, 1.19), "rows-cold": (2.01, 1.99)}
+    limits |= {"rows": (0.71, 0.69), "rows-any": (1.21, 1.19), "rows-cold": (2.01, 1.99), "served": (0.81, 0.79)}
     assert set(SCENES) == set(limits)
     for name, (kept, missed) in limits.items():
         assert SCENES[name].limit.met([kept])
         assert not SCENES[name].limit.met([missed])
 
 
-@pytest.mark.parametrize("scene", [name for name in SCENES if name not in READS])
+@pytest.mark.parametrize("scene", [name for name in SCENES if name not in (*READS, "served")])
 def test_both_sides_of_a_scene_learn_the_same(scene: str, tmp_path: Path) -> None:
     if scene != "store":
         pytest.importorskip("keras" if scene == "keras" else "torch")
@@ -78,3 +80,18 @@ def test_what_is_not_installed_is_left_out_by_name(tmp_path: Path, capsys: pytes
     told = capsys.readouterr().out
     for name, module in (("LMDB", "lmdb"), ("rocksdict", "rocksdict")):
         assert (f"rows/s of {name}" in figures) is not (f"{name} is left out: No module named '{module}'" in told)
+
+
+def test_both_sides_of_the_service_answer_what_the_load_generator_expects(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from penstock.artifact.opened_artifact import open_artifact
+    from penstock.artifact.served_model import open_model
+    from served_rows import ANSWER, BODY, lookups_share, subjects
+
+    subjects(tmp_path, 500, 8, SOURCES)
+    for name, outside in (("outside", 1), ("inlined", 0)):
+        artifact = open_artifact(tmp_path / name)
+        assert len(artifact.manifest.outside) == outside
+        values = open_model(artifact).predict_rows([json.loads(BODY)]).values
+        assert {name: array.tolist()[0] for name, array in values.items()} == json.loads(ANSWER)
+    assert lookups_share(tmp_path / "outside").keys() == {"ms of a batch of 256", "ms of the lookups in it"}
