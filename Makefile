@@ -221,7 +221,7 @@ bench-callers: compiled  ## a device by the number of its callers, for batches t
 bench-export: $(FRAMEWORKS)/.installed compiled  ## measure a served artifact against a hand-written stage, and encoding: a minute
 	PYTHONPATH=$(CURDIR)/build/compiled $(FRAMEWORKS)/bin/python bench/export.py --rounds $(ROUNDS)
 
-bench-embeddings: $(FRAMEWORKS)/.installed  ## measure rows in a training store against native layers: a minute
+bench-embeddings: $(FRAMEWORKS)/.installed compiled  ## measure rows in a training store, and in shards that are served: ten minutes
 	$(FRAMEWORKS)/bin/python bench/embeddings.py --rounds $(ROUNDS)
 
 # Without Node it measures the client in Python alone, and says so.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.artifact.proof import prove  # noqa: E402
 from penstock.artifact.served_model import open_model  # noqa: E402
 from penstock.embeddings.shards import shard_path  # noqa: E402
 from penstock.errors import ArtifactInvalid, ExportRefused  # noqa: E402
+from penstock.export import offloaded_model  # noqa: E402
 from saved_artifacts import edit_manifest  # noqa: E402
 
 WIDTH = 4
@@ -248,6 +250,22 @@ def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_pat
     )
     report = ps.export.save(rows, tmp_path / "saved", features=spec, probes=probes, formats=FORMATS)
     assert report.rows >= len(probes)
+
+
+def test_a_disk_that_fills_while_the_rows_are_written_leaves_nothing(tmp_path, monkeypatch):
+    rows = trained(Plain)
+
+    def fill(folder, *_, **__):
+        (folder / "tables").mkdir()
+        (folder / "tables" / "begun").write_bytes(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(offloaded_model, "write_shards", fill)
+    with pytest.raises(OSError, match="No space left"):
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    assert list(tmp_path.iterdir()) == []
+    rows.zero_grad()
+    rows.step()
 
 
 # -- the proof --------------------------------------------------------------------------------------------------------

@@ -404,7 +404,7 @@ def agreed_classes(
 def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -> None:
     progress.note(f"{len(probes.rows)} probe rows ship in the artifact: who has it can read them")
     free = [name for name, kind in features.kinds.items() if isinstance(kind, Ids) and kind.size is None]
-    if free:
+    if free and not probes.ids:  # ids that are looked up outside of the graph are checked there
         progress.note(
             f"Ids without size are not checked when they are served: {', '.join(free)}; an id that the model does not "
             "know can get the answer of another"

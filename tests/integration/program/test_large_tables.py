@@ -83,6 +83,19 @@ def test_a_million_rows_are_served_from_their_files_by_workers_that_die(tmp_path
     check_table(tmp_path, 1_000_000, asked=400)
 
 
+def test_a_shard_that_is_cut_while_it_is_mapped_ends_two_workers_and_is_told_by_the_next(tmp_path):
+    write_wide(tmp_path / "large", 100_000, shard_bytes=2**23)
+    shards = sorted((tmp_path / "large" / "tables" / "user").iterdir())
+    with serving(tmp_path, "large", "--workers", "2", services=()) as server:
+        check_answers(server, [0, 99_999])
+        os.truncate(shards[-1], 8192)
+        lost = server.http.post("/predict", json={"user": 99_999})
+        assert (lost.status_code, lost.json()["type"]) == (500, "urn:penstock:problem:worker-lost")
+        assert server.metric("penstock_stage_worker_restarts_total") >= 2
+        server.until(lambda: f"{shards[-1].name} has 8192 bytes" in server.output, "a new worker to look at the file")
+        assert "SIGBUS" in server.output
+
+
 @pytest.mark.soak
 def test_twenty_million_rows_take_the_memory_and_the_start_of_a_thousand(tmp_path, capsys):
     size = 20_000_000

@@ -57,9 +57,10 @@ def test_a_manifest_is_read_as_it_was_written_and_written_in_one_way():
     assert content.endswith(b"}\n")
 
 
-def test_the_fields_for_later_are_there_and_empty():
+def test_without_tables_outside_a_manifest_is_as_it_was_before_there_were_any():
     found = as_dict()
-    assert (found["run"], found["tables"], found["base"]) == (None, [], None)
+    assert (found["schema"], found["run"], found["tables"], found["base"]) == (1, None, [], None)
+    assert found["graphs"][0].keys() == {"format", "path", "inputs", "outputs"}
 
 
 @each("field", sorted(as_dict().keys() - {"run", "tables", "base"}))
