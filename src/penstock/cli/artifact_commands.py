@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from penstock.artifact.model_directory import FoundArtifact
 
 Action = Callable[[argparse.Namespace], int]
+SERVED_ALONE = ("explain",)
+"""Options of an artifact that mean something to those who serve it alone."""
 WHAT_IS_LOOKED_AT = "the artifact; or a model directory, whose current version it is"
 
 
@@ -49,11 +51,11 @@ def add_artifact_commands(commands: Any) -> None:
     verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
     verifying.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     replayed = f"graph to replay: {', '.join(FORMATS)}; none: every graph, so the library of each is needed"
-    add_flags(verifying, ArtifactOptions, "artifact", helps={"format": replayed})
+    add_flags(verifying, ArtifactOptions, "artifact", leave_out=SERVED_ALONE, helps={"format": replayed})
     differing = _add(own, "diff", _diff, "say what differs, and replay the probes of A through B")
     differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; nothing of it is run")
     differing.add_argument("path", metavar="B", help="another one")
-    add_flags(differing, ArtifactOptions, "artifact B")
+    add_flags(differing, ArtifactOptions, "artifact B", leave_out=SERVED_ALONE)
     add_model_directory_commands(partial(_add, own))
 
 

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from penstock.artifact.model_directory import open_found
 from penstock.artifact.trusting import check_trust
 from penstock.config import ArtifactOptions, Batch
+from penstock.errors import ConfigError
 from penstock.export.artifact_stage import ArtifactStage
+from penstock.export.row_answers import MISSING
 from penstock.graphs.runtimes import check_library
 from penstock.runtime.spec import stage
 from penstock.service import Service
@@ -22,6 +24,7 @@ def load(
     batch: Batch | None = None,
     trust: bool = False,
     digest: str | None = None,
+    explain: bool = False,
     name: str | None = None,
     cpus: Sequence[int | Sequence[int] | None] | None = None,
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
@@ -38,6 +41,8 @@ def load(
         batch: the batch policy; None: the one that it was saved with.
         trust: whether to open what can run code, pt2 and saved_model.
         digest: the digest that the artifact must have, 64 hex digits; one that matches is trust as well.
+        explain: whether each answer tells, as `_missing`, how many of its ids tables outside do not have, by table;
+            an answer has none where all were found, and where the model has no table outside.
         name: the service's name; None: the one that it was saved with.
         cpus: as for `penstock.stage`.
         env: as for `penstock.stage`.
@@ -45,13 +50,17 @@ def load(
     Raises:
         ArtifactInvalid: the folder is neither, or not as it was saved, or has another digest.
         ConfigError: an argument has a value it cannot have, the artifact has no such format, the format can run code
-            and is not trusted, or its library is not installed.
+            and is not trusted, its library is not installed, or an output has the name that `explain` needs.
     """
-    options = ArtifactOptions(format=format, trust=trust, digest=digest)
+    options = ArtifactOptions(format=format, trust=trust, digest=digest, explain=explain)
     found, artifact = open_found(path, options.digest, trust=options.trust or options.digest is not None)
     entry = artifact.program(options.format)["model"]
     check_trust(entry.format, trusted=artifact.trusted)
     check_library(entry.format)
+    if options.explain and any(tensor.name == MISSING for tensor in entry.outputs):
+        raise ConfigError(
+            f"{artifact.path} has an output {MISSING!r}, which is the name that explain needs: leave explain out"
+        )
     label = artifact.manifest.name if name is None else name
     model = stage(
         ArtifactStage,
@@ -62,6 +71,7 @@ def load(
             "format": entry.format,
             "seen": artifact.seen,
             "trust": artifact.trusted,
+            "explain": options.explain,
         },
         workers=workers,
         batch=batch,

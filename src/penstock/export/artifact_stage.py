@@ -39,22 +39,37 @@ class ArtifactStage(Stage):
     batch = Batch()
 
     @classmethod
-    def declare(cls, *, path: str, digest: str, format: str, **_: Any) -> Declaration:  # noqa: A002
+    def declare(cls, *, path: str, digest: str, format: str, explain: bool = False, **_: Any) -> Declaration:  # noqa: A002
         """The types by the features and the outputs of the graph, the first probes, the policy it was saved with."""
         described = open_artifact(path, digest=digest, check_files=False)
         manifest = described.manifest
         return Declaration(
             item=described.features.item_type(),
-            result=answer_type(manifest.name, described.program(format)["model"].outputs, manifest.classes),
+            result=answer_type(
+                manifest.name,
+                described.program(format)["model"].outputs,
+                manifest.classes,
+                explained=explain and bool(manifest.outside),
+            ),
             examples=described.probe_rows()[:EXAMPLES],
             batch=batch_from_entry(manifest.batch),
         )
 
-    def setup(self, *, path: str, digest: str, format: str, trust: bool, seen: str = "") -> None:  # noqa: A002
+    def setup(
+        self,
+        *,
+        path: str,
+        digest: str,
+        format: str,  # noqa: A002  # the word users know
+        trust: bool,
+        seen: str = "",
+        explain: bool = False,
+    ) -> None:
         """Check every file that is not as the service has seen it, then open the graph, with the threads given."""
         artifact = open_artifact(path, digest=digest, trust=trust, seen=seen)
         self._model = open_model(artifact, format, threads=threads_given())
         self._probe = artifact.probe_rows()[0]
+        self._explain = explain
 
     def teardown(self) -> None:
         """Close the graph."""
@@ -63,7 +78,7 @@ class ArtifactStage(Stage):
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """An answer, or an InvalidItem, for each row."""
         try:
-            found = self._model.predict_rows(rows)
+            found = self._model.predict_rows(rows, explain=self._explain)
         except Exception as error:
             if len(rows) > 1 or ran_out_of_memory(error) or device_is_lost(error):
                 raise
@@ -71,7 +86,7 @@ class ArtifactStage(Stage):
             if refused is None:
                 raise
             return [refused]
-        given = row_answers(found.values, rows=len(found.kept))
+        given = row_answers(found.values, rows=len(found.kept), missing=found.missing)
         if not found.invalid:
             return given
         results: list[Any] = [found.invalid.get(place) for place in range(len(rows))]

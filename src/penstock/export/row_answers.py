@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -13,17 +13,43 @@ from penstock.features.tensors import Tensor
 
 _SCALARS: dict[str, Any] = {"f": float, "i": int, "u": int, "b": bool}
 """The type of one value, by the kind of numpy's dtype."""
+_MISSING_TYPE: Any = (
+    Annotated[
+        dict[str, int],
+        msgspec.Meta(
+            description="how many distinct ids of this item are not in a table, by the table's name; absent where all "
+            "are there"
+        ),
+    ]
+    | msgspec.UnsetType
+)
 
 
-def answer_type(name: str, outputs: Sequence[Tensor], classes: Sequence[Any] | None) -> type:
-    """The type of one answer of the model `name`, with a field for each output."""
-    fields = [(f"output{number}", _described(tensor, classes)) for number, tensor in enumerate(outputs)]
+MISSING: Final = "_missing"
+"""The field of an answer that is explained.  No output that was saved begins with an underscore."""
+
+
+def answer_type(
+    name: str, outputs: Sequence[Tensor], classes: Sequence[Any] | None, *, explained: bool = False
+) -> type:
+    """The type of one answer of the model `name`, with a field for each output.
+
+    With `explained` it has a field that may be absent: how many ids were not found, by table.
+    """
+    fields: list[Any] = [(f"output{number}", _described(tensor, classes)) for number, tensor in enumerate(outputs)]
     rename = {field: tensor.name for (field, _), tensor in zip(fields, outputs, strict=True)}
+    if explained:
+        fields.append(("missing", _MISSING_TYPE, msgspec.UNSET))
+        rename["missing"] = MISSING
     return msgspec.defstruct(f"{_class_name(name)}Answer", fields, rename=rename)
 
 
-def row_answers(values: Mapping[str, np.ndarray[Any, Any]], *, rows: int) -> list[dict[str, Any]]:
+def row_answers(
+    values: Mapping[str, np.ndarray[Any, Any]], *, rows: int, missing: Sequence[Mapping[str, int]] = ()
+) -> list[dict[str, Any]]:
     """One answer for each row of a batch, of plain Python values.
+
+    `missing` has for each row how many of its ids were not found, by table; a row without any is as it would be.
 
     Raises:
         ArtifactInvalid: an output has another number of rows than there are.
@@ -32,7 +58,11 @@ def row_answers(values: Mapping[str, np.ndarray[Any, Any]], *, rows: int) -> lis
         if array.shape[:1] != (rows,):
             raise ArtifactInvalid(f"output {name!r} of the graph has the shape {array.shape} for a batch of {rows}")
     columns = [array.tolist() for array in values.values()]
-    return [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+    answers = [dict(zip(values, row, strict=True)) for row in zip(*columns, strict=True)]
+    for place, counts in enumerate(missing):
+        if counts:
+            answers[place][MISSING] = dict(counts)
+    return answers
 
 
 def _described(tensor: Tensor, classes: Sequence[Any] | None) -> Any:

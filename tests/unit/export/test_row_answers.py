@@ -61,6 +61,22 @@ def test_the_type_tells_the_classes():
     assert told == "float32, shape [2]; the classes are 'no', 'yes'"
 
 
+def test_an_explained_answer_may_tell_what_was_not_found_and_its_type_says_so():
+    found = row_answers({"y": np.array([1.0, 2.0])}, rows=2, missing=[{}, {"user": 1}])
+    assert found == [{"y": 1.0}, {"y": 2.0, "_missing": {"user": 1}}]
+    kind = answer_type("m", [Tensor("y", "float64")], None, explained=True)
+    assert msgspec.to_builtins([msgspec.convert(answer, kind) for answer in found]) == found
+    _, components = json_schema(kind)
+    told = components["MAnswer"]
+    assert told["required"] == ["y"]
+    assert told["properties"]["_missing"] == {
+        "description": "how many distinct ids of this item are not in a table, by the table's name; absent where all "
+        "are there",
+        "type": "object",
+        "additionalProperties": {"type": "integer"},
+    }
+
+
 def test_an_answer_is_of_its_type():
     kind = answer_type("m", [Tensor("a b", "float32"), Tensor("c", "int64", (1,))], None)
     assert msgspec.convert({"a b": 1.5, "c": [2]}, kind)
