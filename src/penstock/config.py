@@ -462,6 +462,7 @@ class ArtifactOptions:
     digest: str | None = option(
         None, "digest that the artifact must have, 64 hex digits; one that matches is trust as well"
     )
+    verify_rows: bool = option(False, "check every byte of the rows of tables outside at the start")
     explain: bool = option(False, "tell in each answer, as _missing, how many of its ids tables outside do not have")
 
     def __post_init__(self) -> None:

@@ -71,9 +71,9 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
 
 
 def open_found(
-    path: str | os.PathLike[str], digest: str | None = None, *, trust: bool = False
+    path: str | os.PathLike[str], digest: str | None = None, *, trust: bool = False, verify_rows: bool = False
 ) -> tuple[FoundArtifact, Artifact]:
-    """What `find_artifact` finds, and opened, with every file checked.
+    """What `find_artifact` finds, and opened, with every file checked, of shards of rows the sizes alone unless `verify_rows` says so.
 
     Somebody may publish another version and prune this one meanwhile: then `CURRENT` is read once more.
 
@@ -83,12 +83,12 @@ def open_found(
     """
     found = find_artifact(path, digest)
     try:
-        return found, open_artifact(found.path, digest=found.digest, trust=trust)
+        return found, open_artifact(found.path, digest=found.digest, trust=trust, verify_rows=verify_rows)
     except ArtifactInvalid:
         if found.version is None or os.path.lexists(found.path):
             raise
     found = find_artifact(path, digest)
-    return found, open_artifact(found.path, digest=found.digest, trust=trust)
+    return found, open_artifact(found.path, digest=found.digest, trust=trust, verify_rows=verify_rows)
 
 
 def check_place(model_dir: Path) -> None:

@@ -37,7 +37,7 @@ from penstock.artifact.replay_messages import (
     order_from_text,
 )
 from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused, replay_rows
-from penstock.artifact.row_stores import mapped_rows
+from penstock.artifact.row_stores import check_rows, mapped_rows
 from penstock.artifact.served_model import open_model
 from penstock.artifact.trusting import check_trust
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
@@ -101,8 +101,8 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
         check, made = _more_rows(artifact, order.check)
         parts += [] if check is None else [check]
     if artifact.manifest.outside:
+        check_rows(artifact, contents=True)
         with closing(mapped_rows(artifact)) as rows:
-            rows.check_contents()
             for part in parts:
                 replay_rows(rows, part)
     worst: dict[str, float] = {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from penstock.artifact.model_directory import open_found
 from penstock.artifact.opened_artifact import Artifact
 from penstock.embeddings.mapped_rows import MappedRowStore
@@ -23,6 +25,19 @@ def open_row_store(url: str) -> RowStore:
     if kind == "mmap" and folder and not folder.startswith("//") and "\0" not in folder:
         return mapped_rows(open_found(folder)[1])
     raise ConfigError(f"{url!r} names no store of rows: it is mmap:DIR, as mmap:models/ads")
+
+
+def check_rows(artifact: Artifact, *, contents: bool) -> None:
+    """Hold the header of every shard to the manifest, and with `contents` its ids and its index to each other.
+
+    Sizes and sha256 are for `open_artifact`.
+
+    Raises:
+        ArtifactInvalid: a shard is not as it was saved, its ids do not ascend, or its index is not that of its ids.
+    """
+    with closing(mapped_rows(artifact)) as rows:
+        if contents:
+            rows.check_contents()
 
 
 def mapped_rows(artifact: Artifact) -> MappedRowStore:

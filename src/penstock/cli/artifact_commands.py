@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.artifact.model_directory import FoundArtifact
 
 Action = Callable[[argparse.Namespace], int]
-SERVED_ALONE = ("explain",)
+SERVED_ALONE = ("explain", "verify_rows")
 """Options of an artifact that mean something to those who serve it alone."""
 WHAT_IS_LOOKED_AT = "the artifact; or a model directory, whose current version it is"
 

@@ -70,7 +70,14 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
     check_numpy(f"{text}: to serve a trained model")
     from penstock.export.artifact_service import load
 
-    return load(text, format=options.format, trust=options.trust, digest=options.digest, explain=options.explain)
+    return load(
+        text,
+        format=options.format,
+        trust=options.trust,
+        digest=options.digest,
+        verify_rows=options.verify_rows,
+        explain=options.explain,
+    )
 
 
 def _several_words(text: str, inside: Sequence[str]) -> str:

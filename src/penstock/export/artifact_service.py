@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from penstock.artifact.model_directory import open_found
+from penstock.artifact.row_stores import check_rows
 from penstock.artifact.trusting import check_trust
 from penstock.config import ArtifactOptions, Batch
 from penstock.errors import ConfigError
@@ -24,6 +25,7 @@ def load(
     batch: Batch | None = None,
     trust: bool = False,
     digest: str | None = None,
+    verify_rows: bool = False,
     explain: bool = False,
     name: str | None = None,
     cpus: Sequence[int | Sequence[int] | None] | None = None,
@@ -41,6 +43,8 @@ def load(
         batch: the batch policy; None: the one that it was saved with.
         trust: whether to open what can run code, pt2 and saved_model.
         digest: the digest that the artifact must have, 64 hex digits; one that matches is trust as well.
+        verify_rows: whether every byte of the rows of tables outside is checked too, here or, where files were written
+            in the last seconds, by each worker.
         explain: whether each answer tells, as `_missing`, how many of its ids tables outside do not have, by table;
             an answer has none where all were found, and where the model has no table outside.
         name: the service's name; None: the one that it was saved with.
@@ -52,8 +56,13 @@ def load(
         ConfigError: an argument has a value it cannot have, the artifact has no such format, the format can run code
             and is not trusted, its library is not installed, or an output has the name that `explain` needs.
     """
-    options = ArtifactOptions(format=format, trust=trust, digest=digest, explain=explain)
-    found, artifact = open_found(path, options.digest, trust=options.trust or options.digest is not None)
+    options = ArtifactOptions(format=format, trust=trust, digest=digest, verify_rows=verify_rows, explain=explain)
+    found, artifact = open_found(
+        path,
+        options.digest,
+        trust=options.trust or options.digest is not None,
+        verify_rows=options.verify_rows,
+    )
     entry = artifact.program(options.format)["model"]
     check_trust(entry.format, trusted=artifact.trusted)
     check_library(entry.format)
@@ -61,6 +70,7 @@ def load(
         raise ConfigError(
             f"{artifact.path} has an output {MISSING!r}, which is the name that explain needs: leave explain out"
         )
+    check_rows(artifact, contents=options.verify_rows)
     label = artifact.manifest.name if name is None else name
     model = stage(
         ArtifactStage,
@@ -71,6 +81,7 @@ def load(
             "format": entry.format,
             "seen": artifact.seen,
             "trust": artifact.trusted,
+            "verify_rows": options.verify_rows,
             "explain": options.explain,
         },
         workers=workers,

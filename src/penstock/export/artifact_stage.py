@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.artifact.manifest_json import batch_from_entry
 from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.row_stores import check_rows
 from penstock.artifact.served_model import open_model
 from penstock.config import Batch
 from penstock.errors import InvalidItem
@@ -63,10 +64,13 @@ class ArtifactStage(Stage):
         format: str,  # noqa: A002  # the word users know
         trust: bool,
         seen: str = "",
+        verify_rows: bool = False,
         explain: bool = False,
     ) -> None:
         """Check every file that is not as the service has seen it, then open the graph, with the threads given."""
-        artifact = open_artifact(path, digest=digest, trust=trust, seen=seen)
+        artifact = open_artifact(path, digest=digest, trust=trust, verify_rows=verify_rows, seen=seen)
+        if verify_rows and not (seen and artifact.seen == seen):
+            check_rows(artifact, contents=True)
         self._model = open_model(artifact, format, threads=threads_given())
         self._probe = artifact.probe_rows()[0]
         self._explain = explain

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 import penstock as ps
+from penstock.artifact import listed_files
+from penstock.artifact.replay_messages import Invalid, ProofOrder
+from penstock.artifact.replay_process import answer_to
+from penstock.cli.model_folders import load_folder
+from penstock.config import ArtifactOptions
+from penstock.embeddings.mapped_rows import MappedRowStore
 from penstock.export.artifact_stage import ArtifactStage
 from saved_artifacts import edit_manifest
 from tiny_artifacts import table_model, write_artifact, write_tables
@@ -32,6 +40,56 @@ async def test_an_explained_answer_tells_how_many_of_its_ids_were_not_found(save
         ]
         with pytest.raises(ps.InvalidItem, match="table 'item' has the ids from 0 to 3, and 4 is looked up"):
             await service.predict(rows[2])
+
+
+@pytest.fixture
+def altered(tmp_path):
+    """An artifact with a wrong byte in its rows, and the path of their file below it."""
+    write_tables(tmp_path / "altered")
+    file = "tables/user/shard-00003-of-00008.safetensors"
+    with (tmp_path / "altered" / file).open("r+b") as shard:
+        shard.seek(-1, os.SEEK_END)
+        shard.write(b"\x40")
+    return tmp_path / "altered", file
+
+
+async def test_altered_rows_are_served_unless_somebody_asks_for_them_to_be_checked(altered):
+    artifact, file = altered
+    async with ps.export.load(artifact).configured(inline=True) as service:
+        assert await service.predict({"user": 5, "age": 0.0}) == {"score": answer(5, 0)}
+    with pytest.raises(ps.ArtifactInvalid, match="is not as it was saved: its sha256 is") as caught:
+        load_folder(str(artifact), ArtifactOptions(verify_rows=True))
+    assert caught.value.file == file
+
+
+def test_a_proof_finds_altered_rows(altered):
+    artifact, file = altered
+    order = ProofOrder(str(artifact), check=None, formats=None, trust=False, digest=None, threads=1)
+    told = answer_to(order, tell=len)
+    assert isinstance(told, Invalid)
+    assert told.file == file
+
+
+def test_a_worker_checks_rows_that_may_be_others_than_its_service_has_checked(altered):
+    """Of young files no stamp tells that they are as they were."""
+    artifact, file = altered
+    (spec,) = ps.export.load(artifact).stages
+    with pytest.raises(ps.ArtifactInvalid, match="is not as it was saved: its sha256 is") as caught:
+        ArtifactStage().setup(**{**spec.setup, "verify_rows": True})
+    assert caught.value.file == file
+
+
+def test_a_worker_reads_no_rows_that_its_service_has_checked(saved, monkeypatch):
+    for path in saved.rglob("*"):
+        os.utime(path, (1e9, 1e9))
+    (spec,) = ps.export.load(saved, verify_rows=True).stages
+    assert spec.setup["verify_rows"]
+    monkeypatch.setattr(listed_files, "sha256", None)
+    monkeypatch.setattr(MappedRowStore, "check_contents", None)
+    worker = ArtifactStage()
+    worker.setup(**spec.setup)
+    assert worker.predict([{"user": 5, "age": 0.0}]) == [{"score": answer(5, 0)}]
+    worker.teardown()
 
 
 def fields(service: ps.Service) -> tuple[str, ...]:
