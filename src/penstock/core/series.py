@@ -30,7 +30,7 @@ USER: Final = "user_"
 OWN: Final = {
     "rows_fetched": "Distinct rows that batches have asked for, by table, whether there is such a row or not.",
     "rows_missing": "Those of the rows fetched that the table does not have: they were made by its rule.",
-    "rows_seconds": "Seconds in which rows were fetched, by table.",
+    "rows_seconds": "Seconds that fetches of rows have taken, by table: one for several tables counts for each.",
 }
 """Penstock's own counters of a stage, and the help text of each."""
 

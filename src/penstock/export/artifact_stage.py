@@ -1,7 +1,9 @@
 """The stage that serves a trained model from its artifact.
 
-One call of `predict` takes these steps for a whole batch: encode the rows, run the graph, take the outputs apart.  A
-row that the features or the graph refuse is `InvalidItem` with its path, alone; the others go on.
+One call of `predict` takes these steps for a whole batch: encode the rows, look up rows of tables outside, run the
+graph, take the outputs apart.  A row that the features, a table or the graph refuse is `InvalidItem` with its path,
+alone; the others go on.  An id outside of its table, of which nobody knows the row, is raised as it is: the batch is
+run again in halves, and the item that is left alone with it is told.
 
 A graph may also raise, as at a category or an id that its table does not have, and then says nothing of rows.  The
 batch is run again in halves then.  Where a row is left alone, each of its values is put into a probe: the graph answers
@@ -11,17 +13,24 @@ every probe, so a value with which it fails there is the caller's fault.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from penstock.artifact.manifest_json import batch_from_entry
 from penstock.artifact.opened_artifact import open_artifact
-from penstock.artifact.row_stores import check_rows
+from penstock.artifact.row_stores import check_rows, mapped_rows
 from penstock.artifact.served_model import open_model
 from penstock.config import Batch
+from penstock.embeddings.row_store import RowStore
+from penstock.embeddings.rules import Ids
+from penstock.embeddings.training_store import Fetched, TableShape
 from penstock.errors import InvalidItem
 from penstock.export.row_answers import answer_type, row_answers
 from penstock.features.values import shown_value
+from penstock.worker.counting import count_own
 from penstock.worker.declaration import Declaration
 from penstock.worker.device_errors import device_is_lost, ran_out_of_memory
 from penstock.worker.stage import Stage
@@ -32,6 +41,33 @@ EXAMPLES = 3
 """How many of the probes warm a worker up, and stand in the OpenAPI document."""
 MOST_TRIED = 64
 """How many values of a row at which the graph raised are tried in a probe: each is a run of the graph."""
+
+
+class CountedRows:
+    """A store of rows that counts for `/metrics` what is fetched from it."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+
+    def tables(self) -> dict[str, TableShape]:
+        """As `RowStore.tables`."""
+        return self._store.tables()
+
+    def fetch(self, ids: Mapping[str, Ids], timeout: float | None = None) -> dict[str, Fetched]:
+        """As `RowStore.fetch`."""
+        begun = time.perf_counter()
+        found = self._store.fetch(ids, timeout)
+        seconds = time.perf_counter() - begun
+        for table, fetched in found.items():
+            asked = len(fetched.found)
+            count_own("rows_fetched", asked, table=table)
+            count_own("rows_missing", asked - int(np.count_nonzero(fetched.found)), table=table)
+            count_own("rows_seconds", seconds, table=table)
+        return found
+
+    def close(self) -> None:
+        """As `RowStore.close`."""
+        self._store.close()
 
 
 class ArtifactStage(Stage):
@@ -71,7 +107,8 @@ class ArtifactStage(Stage):
         artifact = open_artifact(path, digest=digest, trust=trust, verify_rows=verify_rows, seen=seen)
         if verify_rows and not (seen and artifact.seen == seen):
             check_rows(artifact, contents=True)
-        self._model = open_model(artifact, format, threads=threads_given())
+        rows = CountedRows(mapped_rows(artifact)) if artifact.manifest.outside else None
+        self._model = open_model(artifact, format, threads=threads_given(), rows=rows)
         self._probe = artifact.probe_rows()[0]
         self._explain = explain
 
@@ -83,6 +120,8 @@ class ArtifactStage(Stage):
         """An answer, or an InvalidItem, for each row."""
         try:
             found = self._model.predict_rows(rows, explain=self._explain)
+        except InvalidItem:
+            raise
         except Exception as error:
             if len(rows) > 1 or ran_out_of_memory(error) or device_is_lost(error):
                 raise

@@ -12,7 +12,7 @@ from served import run, serving
 from spoken import spoken
 
 import onnx_bytes
-from tiny_artifacts import ROWS, features, graph, model, write_artifact, write_ids
+from tiny_artifacts import ROWS, features, graph, model, write_artifact, write_ids, write_tables
 
 FORBIDDEN = ("torch", "tensorflow", "keras", "sklearn", "scipy", "onnx", "skl2onnx", "onnxscript", "pandas", "pydantic")
 BLOCK = f"""
@@ -147,6 +147,22 @@ def test_a_model_and_a_module_are_served_together(saved, tmp_path):
         assert set(server.health()["services"]) == {"affairs", "orders"}
         assert len(server.health()["services"]["affairs"]["stages"]["affairs"]["workers"]) == 2
         assert server.http.post("/affairs/predict", json=ROWS[0]).json() == expected()[0]
+
+
+def test_metrics_show_the_rows_that_were_looked_up(tmp_path):
+    write_tables(tmp_path / "tables")
+    with serving(tmp_path, "./tables", "--explain", services=()) as server:
+        answers = [server.http.post("/predict", json={"user": user, "age": 1}).json() for user in (5, 2, 5)]
+        assert [answer.get("_missing") for answer in answers] == [None, {"user": 1}, None]
+        # The warm-up has looked up the ids of three probes, one by one and at once.
+        for table, fetched, missing in (("user", 3 + 3 + 3, 1 + 1 + 1), ("item", 3 + 2 + 3, 0)):
+            labels = {"service": "tables", "stage": "tables", "table": table}
+            server.until(
+                lambda: server.metric("penstock_rows_fetched_total", **labels) == fetched,  # noqa: B023
+                f"the rows of {table}",
+            )
+            assert server.metric("penstock_rows_missing_total", **labels) == missing
+            assert server.metric("penstock_rows_seconds_total", **labels) > 0
 
 
 def test_check_runs_the_probes_of_an_artifact(saved, tmp_path):

@@ -42,6 +42,21 @@ async def test_an_explained_answer_tells_how_many_of_its_ids_were_not_found(save
             await service.predict(rows[2])
 
 
+async def test_an_id_of_which_nobody_knows_the_row_fails_its_item_alone(tmp_path):
+    write_tables(tmp_path / "tables")
+    edit_manifest(tmp_path / "tables", lambda found: found["tables"][1]["lookups"][0].update(by_row=False))
+    users = [5, 9, 2, 3, 14, 0]
+    async with ps.export.load(tmp_path / "tables", explain=True).configured(inline=True) as service:
+        rows = [{"user": user, "age": 1.0} for user in users]
+        found = await service.predict_many(rows, return_exceptions=True)
+    for user, outcome in zip(users, found, strict=True):
+        if user % 5 == 4:
+            assert isinstance(outcome, ps.InvalidItem)
+            assert str(outcome) == "table 'item' has the ids from 0 to 3, and 4 is looked up"
+        else:
+            assert outcome["score"] == answer(user, 1)
+
+
 @pytest.fixture
 def altered(tmp_path):
     """An artifact with a wrong byte in its rows, and the path of their file below it."""
