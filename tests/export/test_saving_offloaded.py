@@ -191,3 +191,31 @@ def test_a_save_takes_at_most_five_times_the_bytes_of_its_tables(store, tmp_path
     assert done.returncode == 0, done.stderr
     taken, table = map(float, done.stdout.split()[-2:])
     assert taken <= 5 * table
+
+
+OUTSIDE = LARGE.replace(
+    "ps.export.save(offloaded, path, features=features, probes=rows)",
+    """for start in range(0, size, 10_000):
+        ids = np.arange(start, min(size, start + 10_000))
+        offloaded.store.load(path, ids, np.ones((len(ids), 64), np.float32))
+    global before
+    before = megabytes("VmRSS")
+    with open("/proc/self/clear_refs", "w") as peak:
+        peak.write("5")  # the peak begins anew
+    ps.export.save(offloaded, path, features=features, probes=rows, outside=["table"], shard_bytes=2**24)""",
+).replace("import torch", "import numpy as np\nimport torch", 1)
+
+
+@pytest.mark.night
+def test_a_save_outside_of_the_graph_takes_two_shards_and_24_bytes_a_row(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OUTSIDE, "memory:"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    taken, _ = map(float, done.stdout.split()[-2:])
+    assert taken <= (2 * 2**24 + 24 * 400_000) / 2**20
