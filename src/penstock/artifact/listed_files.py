@@ -15,6 +15,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from io import FileIO
 from typing import BinaryIO, NamedTuple
 
 from penstock.artifact.manifest import FileEntry
@@ -24,6 +25,12 @@ from penstock.errors import ArtifactInvalid
 from penstock.hosting.file_rights import FILE_FLAGS
 
 CHUNK = 1 << 20
+KERNEL_CHUNK = 64 << 20
+"""Bytes that the kernel copies at a time: a signal waits for them."""
+NOT_BY_KERNEL = frozenset(
+    {errno.EXDEV, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF}
+)
+"""Errors of `copy_file_range` where kernel, file system or sandbox do not copy."""
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 """How a file begins that git has put in place of a large one."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,7 +84,7 @@ def check_listed(
     check_listing(folder, files, besides=besides)
     unread = frozenset(of_size_alone)
     return {
-        path: _check_size_of(folder, path, entry) if path in unread else copy_listed(folder, path, entry, None)
+        path: _check_size_of(folder, path, entry) if path in unread else _check_file(folder, path, entry)
         for path, entry in files.items()
     }
 
@@ -114,14 +121,54 @@ def check_listing(folder: int, files: Iterable[str], *, besides: Iterable[str]) 
         raise _invalid(path, "is missing")
 
 
-def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | None) -> FileStamp:
-    """Write the content of a file to `target`, and check that it is as listed; None: check it alone.
+def copy_listed(folder: int, path: str, entry: FileEntry, target: FileIO) -> None:
+    """Write the content of a file to `target`; it is of the listed size.
 
-    Returns the file's stamp from before it was read.
+    Nothing is hashed: whoever needs to know what the copy is hashes the copy.  The kernel copies where it can, and
+    shares blocks where the file system can.
 
     Raises:
         OSError: it cannot be written.
     """
+    with open(open_regular(folder, path), "rb", buffering=0) as file:
+
+        def read(size: int) -> bytes:
+            with _named(path):
+                return file.read(size)
+
+        _check_size(file, path, entry)
+        left = entry.bytes
+        while left and (copied := _copied_by_kernel(file, target, min(left, KERNEL_CHUNK))):
+            left -= copied
+        while left and (chunk := read(min(left, CHUNK))):
+            _write_all(target, chunk)
+            left -= len(chunk)
+        if read(1):  # somebody is writing it, and may never end
+            raise _invalid(path, "grows while it is read")
+        if left:
+            raise _invalid(path, f"has {entry.bytes - left} bytes, and the manifest says {entry.bytes}")
+
+
+def _copied_by_kernel(file: FileIO, target: FileIO, size: int) -> int:
+    """Bytes that the kernel has copied from where both files are; 0 where it does not, and where the file ends."""
+    if not hasattr(os, "copy_file_range"):
+        return 0
+    try:
+        return os.copy_file_range(file.fileno(), target.fileno(), size)
+    except OSError as error:
+        if error.errno in NOT_BY_KERNEL:
+            return 0
+        raise
+
+
+def _write_all(target: FileIO, chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[target.write(rest) :]
+
+
+def _check_file(folder: int, path: str, entry: FileEntry) -> FileStamp:
+    """Check that a file is as listed; its stamp is from before it was read."""
     digest, size = sha256(), 0
     with _opened(folder, path) as file:
         _check_size(file, path, entry)
@@ -131,8 +178,6 @@ def copy_listed(folder: int, path: str, entry: FileEntry, target: BinaryIO | Non
             size += len(chunk)
             if size > entry.bytes:  # somebody is writing it, and may never end
                 raise _invalid(path, "grows while it is read")
-            if target is not None:
-                target.write(chunk)
     _check_content(path, entry, size, digest.hexdigest())
     return stamp
 
@@ -153,7 +198,7 @@ def _check_no_pointer(path: str, content: bytes) -> None:
         raise _invalid(path, "is a pointer of git-lfs, in place of the file: get the files by `git lfs pull`")
 
 
-def _check_size(file: BinaryIO, path: str, entry: FileEntry) -> None:
+def _check_size(file: BinaryIO | FileIO, path: str, entry: FileEntry) -> None:
     size = os.fstat(file.fileno()).st_size
     if size != entry.bytes:
         _check_no_pointer(path, file.read(len(LFS_POINTER)))

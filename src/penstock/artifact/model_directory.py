@@ -201,15 +201,18 @@ def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset
     return frozenset(found)
 
 
-def open_version(model_dir: Path, record: CurrentRecord, version: int, *, check_files: bool = True) -> Artifact:
-    """A version that is there, as it was published.
+def open_version(
+    model_dir: Path, record: CurrentRecord, version: int, *, check_files: bool = True, verify_rows: bool = False
+) -> Artifact:
+    """A version that is there, as it was published; what is checked is as for `open_artifact`.
 
     Raises:
         ArtifactInvalid: it is not, or not any more.
     """
     folder = _no_link(version_folder(model_dir, version))
     try:
-        return open_artifact(folder, digest=publishes(record)[version - 1].digest, check_files=check_files)
+        digest = publishes(record)[version - 1].digest
+        return open_artifact(folder, digest=digest, check_files=check_files, verify_rows=verify_rows)
     except ArtifactInvalid as error:
         raise ArtifactInvalid(f"version {version} is not as it was published: {error}", file=error.file) from error
 

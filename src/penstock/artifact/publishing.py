@@ -103,6 +103,8 @@ class ModelVersions:
 def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathLike[str]) -> Publication:
     """Copy the artifact into the model directory as its next version, and make it current.
 
+    Every byte of the copy is checked, those of shards of rows too.
+
     Raises:
         ArtifactInvalid: the artifact is not as it was saved, or something in the model directory is not as it was left.
         ConfigError: one of the two is no path or lies where it cannot, or `artifact` is a model directory.
@@ -126,7 +128,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
 
 
 def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollback:
-    """Make an earlier version current again, after every file of it was checked.
+    """Make an earlier version current again, after every file of it was checked, of shards of rows the sizes alone.
 
     Args:
         model_dir: the folder.
@@ -249,9 +251,10 @@ def _published_before(folder: Path, source: Artifact) -> Publication | None:
     number = number_of(record, digest, versions_there(folder))
     if record is None or number is None:
         return None
-    open_artifact(source.path, digest=digest)  # its manifest alone has said so far that it is this version
+    # Its manifest alone has said so far that it is this version.
+    open_artifact(source.path, digest=digest, verify_rows=True)
     try:
-        open_version(folder, record, number)
+        open_version(folder, record, number, verify_rows=True)
     except ArtifactInvalid:
         if os.path.lexists(version_folder(folder, number)):
             raise

@@ -257,7 +257,7 @@ def refusal_words(error: OSError) -> str:
 def _own_digest(folder: Path, digest: str, run: str | None) -> str | None:
     """The digest of a version that was never published, if it is the publisher's own and whole; else None."""
     try:
-        found = open_artifact(folder)
+        found = open_artifact(folder, verify_rows=True)
     except ArtifactInvalid:
         return None
     own = found.digest == digest if run is None else found.manifest.run == run

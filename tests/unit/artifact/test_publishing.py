@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.artifact import model_directory, publishing, staging
+from penstock.artifact import listed_files, model_directory, publishing, staging
 from penstock.artifact.model_directory import find_artifact
 from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.publishing import (
@@ -24,7 +24,7 @@ from penstock.errors import ArtifactInvalid, ConfigError, PublishFailed
 from penstock.hosting import folder_lock, synced_files
 from penstock.hosting.fault_points import InjectedFault
 from saved_artifacts import edit_manifest
-from tiny_artifacts import write_artifact
+from tiny_artifacts import write_artifact, write_tables
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +166,101 @@ def test_an_artifact_that_was_altered_is_refused_also_where_it_is_a_version_alre
     with pytest.raises(ArtifactInvalid, match=f"{artifact}.*{said}.*nothing was changed"):
         publish_artifact(artifact, there)
     assert files_of(there) == before
+
+
+class HalfOfIt:
+    """As `copy_file_range`, but from the second call on it copies no more."""
+
+    def __init__(self):
+        self.calls, self.real = 0, os.copy_file_range
+
+    def __call__(self, source, target, size):
+        self.calls += 1
+        return self.real(source, target, size // 2) if self.calls == 1 else 0
+
+
+@pytest.mark.parametrize("why", [*sorted(listed_files.NOT_BY_KERNEL), "half", "absent"])
+def test_what_the_kernel_does_not_copy_is_copied_all_the_same(saved, there, monkeypatch, why):
+    def refuse(*_):
+        raise OSError(why, os.strerror(why))
+
+    if why == "absent":
+        monkeypatch.delattr(os, "copy_file_range")
+    else:
+        monkeypatch.setattr(os, "copy_file_range", HalfOfIt() if why == "half" else refuse)
+    publish_artifact(saved("a"), there)
+    assert files_of(there / "versions" / "1") == files_of(saved("a"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda path: os.truncate(path, path.stat().st_size + 1), "grows while it is read"),
+        (lambda path: os.truncate(path, 10), "has 10 bytes, and the manifest says"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_copied_is_refused(saved, there, tmp_path, monkeypatch, change, words):
+    artifact, copy = shutil.copytree(saved("a"), tmp_path / "artifact"), os.copy_file_range
+
+    def change_first(source, target, size):
+        change(Path(f"/proc/self/fd/{source}").readlink())
+        return copy(source, target, size)
+
+    monkeypatch.setattr(os, "copy_file_range", change_first)
+    with pytest.raises(ArtifactInvalid, match=f"{artifact} is no artifact.*{words}.*nothing was changed"):
+        publish_artifact(artifact, there)
+    assert not (there / "CURRENT").exists()
+
+
+ROWS_FILE = "tables/user/shard-00003-of-00008.safetensors"
+
+
+def spoil_rows(artifact):
+    """Give a shard another row, which its size and its header do not tell."""
+    with (artifact / ROWS_FILE).open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x40")
+
+
+@pytest.fixture
+def with_tables(tmp_path):
+    """Two artifacts with tables outside of their graphs."""
+    for scale in (1.0, 2.0):
+        write_tables(tmp_path / f"tables{scale:.0f}", scale=scale)
+    return tmp_path / "tables1", tmp_path / "tables2"
+
+
+def test_altered_rows_are_not_published(with_tables, there):
+    artifact, _ = with_tables
+    spoil_rows(artifact)
+    with pytest.raises(ArtifactInvalid, match=f"{artifact} is no artifact.*{ROWS_FILE} is not as it was saved"):
+        publish_artifact(artifact, there)
+
+
+@pytest.mark.parametrize("spoilt", ["artifact", "version"])
+def test_altered_rows_are_told_where_the_artifact_is_a_version_already(with_tables, there, spoilt):
+    artifact, _ = with_tables
+    publish_artifact(artifact, there)
+    spoil_rows(artifact if spoilt == "artifact" else there / "versions" / "1")
+    with pytest.raises(ArtifactInvalid, match=f"{ROWS_FILE} is not as it was saved.*nothing was changed"):
+        publish_artifact(artifact, there)
+
+
+def test_a_version_that_was_never_published_and_has_altered_rows_is_replaced(with_tables, there):
+    first, second = with_tables
+    publish_artifact(first, there)
+    shutil.copytree(second, there / "versions" / "2")
+    spoil_rows(there / "versions" / "2")
+    assert publish_artifact(second, there).version == 2
+    assert open_artifact(there / "versions" / "2", verify_rows=True).digest == digest_of(second)
+
+
+def test_a_rollback_reads_no_rows(with_tables, there):
+    for artifact in with_tables:
+        publish_artifact(artifact, there)
+    spoil_rows(there / "versions" / "1")
+    assert roll_back(there).version == 1
+    assert list_versions(there).current == 1
 
 
 def test_a_copy_that_is_not_as_its_artifact_is_refused(published, there, monkeypatch):
@@ -908,17 +1003,17 @@ def test_an_artifact_whose_version_is_pruned_while_it_is_checked_gets_a_new_numb
     published("abc")
     check = publishing.open_version
 
-    def prune_first(*given):
+    def prune_first(*given, **more):
         monkeypatch.undo()
         prune_versions(there, 1)
-        return check(*given)
+        return check(*given, **more)
 
     monkeypatch.setattr(publishing, "open_version", prune_first)
     assert publish_artifact(saved("a"), there).version == 4
 
-    def prune_then(*given):
+    def prune_then(*given, **more):
         monkeypatch.undo()
-        found = check(*given)
+        found = check(*given, **more)
         prune_versions(there, 1)
         return found
 
@@ -982,9 +1077,14 @@ def limit():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@pytest.mark.parametrize("by_kernel", [True, False])
 @pytest.mark.parametrize("size", [0, 1, 100, 150, 400, 500, 900, 1500])
-def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(saved, there, published, limit, size):
+def test_a_disk_without_room_changes_nothing_at_whichever_file_it_ends(
+    saved, there, published, limit, monkeypatch, size, by_kernel
+):
     published("abc")
+    if not by_kernel:
+        monkeypatch.delattr(os, "copy_file_range")
     before = files_of(there)
     limit(size)
     with pytest.raises(PublishFailed, match=f"{there} was not changed: File too large"):
