@@ -64,7 +64,7 @@ from penstock import client as ps_client
 from penstock import embeddings as ps_embeddings
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
-from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ProbesEntry, TableEntry
 from penstock.artifact.publishing import publish_artifact
 from penstock.cli import queue_url
 from penstock.cli.config_files.keda_object import ScalingDescription, scaled_object
@@ -75,6 +75,7 @@ from penstock.config import ArtifactOptions
 from penstock.core.batching import Reason
 from penstock.core.counters import INLINE_REASONS, NOT_READY
 from penstock.core.state import State
+from penstock.embeddings.shards import Shard
 from penstock.embeddings.training_store import TrainingStore
 from penstock.errors import REFUSAL_REASONS
 from penstock.features.kinds import Kind
@@ -96,7 +97,7 @@ from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
 from penstock.training.run_status import HolderStatus, KindStatus, RunState, RunStatus, TroubleStatus
-from tiny_artifacts import write_artifact
+from tiny_artifacts import ITEM, USER, write_artifact, write_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -826,9 +827,12 @@ def test_the_reference_has_every_key_of_the_status_of_a_run():
 def test_the_reference_has_every_file_and_every_field_of_an_artifact(tmp_path):
     told = set(code(DOCS / "reference" / "artifact.md"))
     write_artifact(tmp_path / "affairs")
-    names = [path.relative_to(tmp_path / "affairs") for path in (tmp_path / "affairs").rglob("*") if path.is_file()]
-    assert {str(name) if len(name.parts) < 3 else f"{name.parent}/" for name in names} <= told
-    for kind in (Manifest, FileEntry, GraphEntry, BatchEntry, ProbesEntry, Tensor):
+    write_tables(tmp_path / "tables")
+    names = [path.relative_to(folder) for folder in tmp_path.iterdir() for path in folder.rglob("*") if path.is_file()]
+    folders = {f"tables/{table.name}/": "tables/NAME/" for table in (USER, ITEM)}
+    shown = {str(name) if len(name.parts) < 3 else f"{name.parent}/" for name in names}
+    assert {folders.get(name, name) for name in shown} <= told
+    for kind in (Manifest, FileEntry, GraphEntry, BatchEntry, ProbesEntry, Tensor, TableEntry, Lookup, Shard):
         assert set(kind.__struct_fields__) <= told, kind
 
 
