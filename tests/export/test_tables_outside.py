@@ -111,6 +111,19 @@ class Flattened(Scored):
         ]
 
 
+class Constant(Scored):
+    """Ids that no input has a part in: all of a table, and a single one."""
+
+    def __init__(self):
+        super().__init__(3)
+        self.all, self.one = nn.Embedding(5, WIDTH), nn.Embedding(ITEMS, WIDTH)
+
+    def vectors(self, user, items, weights):
+        each = self.user(user)
+        weight = torch.softmax(each @ self.all(torch.arange(5)).T, dim=1)
+        return [each, weight @ self.all(torch.arange(5)), self.one(torch.tensor(7)).expand(user.shape[0], WIDTH)]
+
+
 class Shared(Scored):
     """A layer at two paths, and an int32 where every id fits one."""
 
@@ -147,7 +160,7 @@ def answers(model, rows):
         return model.eval()(**tensors(rows))["score"].numpy()
 
 
-@pytest.mark.parametrize("kind", [Plain, Twice, Bags, Flattened, Shared])
+@pytest.mark.parametrize("kind", [Plain, Twice, Bags, Flattened, Constant, Shared])
 def test_a_model_with_its_tables_outside_answers_as_it_does(kind, tmp_path):
     rows = trained(kind)
     paths = list(rows.tables)
@@ -155,7 +168,7 @@ def test_a_model_with_its_tables_outside_answers_as_it_does(kind, tmp_path):
         rows, tmp_path / "saved", features=SPEC, probes=ROWS, formats=FORMATS, outside=paths, shard_bytes=700
     )
     assert {table.path for table in open_artifact(report.path).manifest.outside} == set(paths) - {"user"} | (
-        {"user"} if kind in (Plain, Twice) else set()
+        {"user"} if kind in (Plain, Twice, Constant) else set()
     )
     for format_ in FORMATS:
         model = open_model(open_artifact(report.path, trust=True), format_)

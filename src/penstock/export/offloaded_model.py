@@ -132,7 +132,7 @@ class _OffloadedExporter:
             answer: ModelAnswer = ask()
         self._looked_up |= {one.path for one in seen}
         names = self._names.of_lookups([one.path for one in seen])
-        ids = {name: one.ids for one, (_, name) in zip(seen, names, strict=True)}
+        ids = {name: np.atleast_1d(one.ids) for one, (_, name) in zip(seen, names, strict=True)}
         parts: dict[str, list[RecordedRows]] = defaultdict(list)
         for one in seen:
             if one.path in self._outside:

@@ -103,13 +103,15 @@ class _Trace:
         self.places: Iterator[TorchTensor] = iter(())
 
     def note(self, path: str, ids: TorchTensor) -> None:
-        self.seen.append((path, ids.long()))
+        self.seen.append((path, ids.reshape(1).long() if ids.ndim == 0 else ids.long()))
 
     def row_places(self, path: str, ids: TorchTensor, marker: TorchTensor | None) -> tuple[TorchTensor, TorchTensor]:
         self.note(path, ids)
         if self.rows is None:
             return marker, torch.zeros_like(ids, dtype=torch.int64)
         places = next(self.places)
+        if ids.ndim == 0:
+            return self.rows[path], places[0]
         for axis, size in enumerate(ids.shape):
             if isinstance(size, torch.SymInt) and free_of_inputs(size):
                 places = places.narrow(axis, 0, size)  # of as many as there are ids, which only a run tells
