@@ -268,6 +268,15 @@ def test_a_model_is_materialized_while_it_is_written_and_not_after_an_error(tmp_
     assert (seen, exporter.is_materialized) == ([True], False)
 
 
+def test_the_rows_of_tables_outside_are_not_counted_against_max_bytes(tmp_path):
+    class Large(Exporter):
+        def write_tables(self, folder, saved, shard_bytes):
+            (folder / "rows").write_bytes(bytes(FITTING["max_bytes"]))
+            return ()
+
+    assert saved(tmp_path, Large()).rows
+
+
 def test_a_model_without_tables_has_none_to_leave_outside(tmp_path):
     error = refusal(tmp_path, ConfigError, Exporter(), outside=["user"])
     assert "outside has 'user', which is the path of no table: the model has all of its weights" in str(error)
