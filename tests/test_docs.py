@@ -781,7 +781,7 @@ def test_the_reference_has_every_command():
     commands = commands_of(the_parser())
     first = text.partition("\n## ")[0]
     assert set(re.findall(r"^\| `penstock ([\w-]+) [^`]*` \|", first, re.MULTILINE)) == set(commands)
-    for name in ("artifact", "training", "config"):
+    for name in ("artifact", "embeddings", "training", "config"):
         told = chapter(DOCS / "reference" / "commands.md", f"penstock {name}")
         assert set(re.findall(rf"^\| `penstock {name} (\w+) ", told, re.MULTILINE)) == set(commands_of(commands[name]))
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 
+import numpy as np
+
+from penstock.artifact.manifest import TableEntry
 from penstock.artifact.model_directory import open_found
 from penstock.artifact.opened_artifact import Artifact
 from penstock.embeddings.mapped_rows import MappedRowStore
 from penstock.embeddings.row_store import RowStore
+from penstock.embeddings.training_store import Fetched
 from penstock.errors import ConfigError
 
 
@@ -25,6 +30,30 @@ def open_row_store(url: str) -> RowStore:
     if kind == "mmap" and folder and not folder.startswith("//") and "\0" not in folder:
         return mapped_rows(open_found(folder)[1])
     raise ConfigError(f"{url!r} names no store of rows: it is mmap:DIR, as mmap:models/ads")
+
+
+def rows_of_table(artifact: Artifact, name: str, ids: Sequence[int]) -> tuple[TableEntry, Fetched]:
+    """The table of this name, and the rows of ids, which may be there twice and in any order.
+
+    Raises:
+        ConfigError: no such table is outside of the graph, or it can have no such id.
+        ArtifactInvalid: a shard is not as it was saved, by its size or its header.
+    """
+    tables = {table.name: table for table in artifact.manifest.tables}
+    if name not in tables:
+        named = ", ".join(map(repr, tables)) or "none"
+        raise ConfigError(f"{artifact.path} has no table {name!r}; those that it tells of are {named}")
+    table = tables[name]
+    if table.placed == "inlined":
+        raise ConfigError(f"table {name!r} is inlined: its rows are in the graph of {artifact.path}, and in no shard")
+    least, most = (0, table.size - 1) if table.size is not None else (-(2**63), 2**63 - 1)
+    for number in ids:
+        if not least <= number <= most:
+            raise ConfigError(f"table {name!r} has the ids from {least} to {most}, and {number} is none of them")
+    distinct, places = np.unique(np.array(ids, np.int64), return_inverse=True)
+    with closing(mapped_rows(artifact)) as store:
+        fetched = store.fetch({name: distinct})[name]
+    return table, Fetched(fetched.rows[places], fetched.found[places])
 
 
 def check_rows(artifact: Artifact, *, contents: bool) -> None:

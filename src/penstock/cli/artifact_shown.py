@@ -13,10 +13,12 @@ import msgspec
 from rich.text import Text
 
 from penstock.artifact.changes import Changes
+from penstock.artifact.manifest import TableEntry
 from penstock.artifact.opened_artifact import Artifact
 from penstock.artifact.proof import Proof
 from penstock.cli.printing import Row, print_json, print_shown, print_table, printable_json, readable_path
 from penstock.codec.text import printable
+from penstock.embeddings.training_store import Fetched
 from penstock.features.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -59,6 +61,69 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
         [
             (f"{graph.format} {graph.role}", _tensors(graph.inputs), _tensors(graph.outputs))
             for graph in manifest.graphs
+        ],
+    )
+
+    if manifest.tables:
+        print_table(
+            "tables",
+            ("table", "placed", "rows", "shards", "lookups"),
+            [
+                (table.name, table.placed, f"{table.rows:,}", str(len(table.shards)), str(len(table.lookups)))
+                for table in manifest.tables
+            ],
+        )
+
+
+def show_tables(artifact: Artifact, *, as_json: bool) -> None:
+    """Show the tables that the manifest tells of: those outside of the graph, and the inlined ones beside them."""
+    manifest, path = artifact.manifest, readable_path(artifact.path)
+    sizes = {table.name: sum(manifest.files[shard.file].bytes for shard in table.shards) for table in manifest.outside}
+    if as_json:
+        kept = ("name", "path", "placed", "ids", "size", "width", "rows", "missing")
+        tables = [
+            {name: field for name, field in msgspec.to_builtins(table).items() if name in kept}
+            | {"bytes": sizes.get(table.name), "shards": len(table.shards), "lookups": len(table.lookups)}
+            for table in manifest.tables
+        ]
+        print_json({"path": path, "digest": artifact.digest, "tables": tables})
+        return
+    if not manifest.tables:
+        print_shown(Text(f"{printable(path)} has no table outside of its graph"))
+        return
+    print_table(
+        f"{path}: tables",
+        ("table", "placed", "rows", "bytes", "shards", "width", "ids", "missing rows"),
+        [
+            (
+                table.name,
+                table.placed,
+                f"{table.rows:,}",
+                f"{sizes[table.name]:,}" if table.name in sizes else "in the graph",
+                str(len(table.shards)),
+                str(table.width),
+                "any" if table.size is None else f"0 to {table.size - 1}",
+                str(table.missing),
+            )
+            for table in manifest.tables
+        ],
+    )
+
+
+def show_rows(artifact: Artifact, table: TableEntry, ids: Sequence[int], fetched: Fetched, *, as_json: bool) -> None:
+    """Show the rows of ids, and whether each is stored or made by the table's rule."""
+    path = readable_path(artifact.path)
+    each = list(zip(ids, fetched.found.tolist(), fetched.rows, strict=True))
+    if as_json:
+        told = [{"id": number, "found": there, "row": row.tolist()} for number, there, row in each]
+        print_json({"path": path, "digest": artifact.digest, "table": table.name, "rows": told})
+        return
+    print_table(
+        f"{path}: table {table.name}",
+        ("id", "stored", "row"),
+        [
+            (str(number), "yes" if there else f"no: {table.missing}", " ".join(map(str, row)))
+            for number, there, row in each
         ],
     )
 

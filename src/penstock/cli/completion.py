@@ -33,6 +33,7 @@ _NOT_COMPLETED = (
     "digest",
     "keep",
     "ids",
+    "table",
     "id",
     "input",
     "limit",

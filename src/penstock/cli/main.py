@@ -1,5 +1,5 @@
-"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `training`, `jobs`,
-`config`, `doctor` and `health`.
+"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `embeddings`,
+`training`, `jobs`, `config`, `doctor` and `health`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import penstock
 from penstock.cli.artifact_commands import add_artifact_commands
 from penstock.cli.command_parser import CommandParser
 from penstock.cli.config_command import add_config_command
+from penstock.cli.embeddings_commands import add_embeddings_command
 from penstock.cli.ending import end_in_time
 from penstock.cli.external_flags import fields_of_each
 from penstock.cli.find_service import load_service
@@ -222,6 +223,7 @@ def _parser() -> CommandParser:
     add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
     add_artifact_commands(commands)
+    add_embeddings_command(commands)
     add_training_command(commands)
     add_jobs_command(commands)
     add_config_command(commands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,10 +12,11 @@ from penstock.artifact.drafting import new_artifact
 from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.recorded import Recorded
-from penstock.artifact.served_model import ServedModel
+from penstock.artifact.served_model import ServedModel, open_model
 from penstock.features.tensors import Tensor
 from penstock.graphs.graph import MemoryGraph
 from saved_artifacts import finish
+from tiny_artifacts import write_tables
 
 ROWS = [{"id": 0}, {"id": 1}, {"id": 2}]
 OUTPUTS = (Tensor("same", "float32"),)
@@ -54,6 +56,15 @@ def test_the_probe_that_differs_most_has_its_number_among_all(tmp_path):
     (output,) = found.outputs
     assert list(found.refused) == [0]
     assert (output.row, output.before, output.after) == (2, 2.0, 7.0)
+
+
+def test_a_table_outside_that_differs_is_told(tmp_path):
+    for name, size in (("a", 500), ("b", 2**20)):
+        write_tables(tmp_path / name, shard_bytes=size)
+    before, after = (open_artifact(tmp_path / name) for name in "ab")
+    told = {one.what: one for one in find_changes(before, after, open_model(after)).descriptions}
+    assert told.keys() == {"table user", "table item"}
+    assert msgspec.json.decode(told["table item"].after)["shards"] == [{"file": "", "first": 0, "last": 3, "rows": 4}]
 
 
 def test_where_every_probe_is_refused_no_output_is_said_to_be_missing(tmp_path):
