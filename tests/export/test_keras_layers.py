@@ -639,6 +639,36 @@ def test_ids_that_are_none_are_refused_by_the_layers_path():
     assert layer(tf.constant([[1]])).shape == (1, 1, WIDTH)
 
 
+class ManyLookups(keras.Model):
+    """Looks a table up twice, with one of ids of two axes between."""
+
+    def __init__(self):
+        super().__init__()
+        self.user, self.items = table(), table()
+
+    def call(self, inputs):
+        parts = [self.user(inputs["user"]), self.items(inputs["items"])[:, 1], self.user(inputs["user"] * 2 + 1)]
+        return keras.ops.concatenate(parts, axis=1)
+
+
+@pytest.mark.parametrize("way", ["__call__", "predict_on_batch"])
+def test_lookups_are_told_in_the_order_of_the_model_also_those_of_a_graph(way):
+    rows = emb.offload(InAGraph(ManyLookups()), "memory:", optimizer=emb.SGD(lr=1.0))
+    ask = getattr(rows.model, way)
+    batch = {"user": tf.constant([5, 3, 5], tf.int64), "items": tf.constant([[1, 2], [2, 9], [0, 0]])}
+    before = ask(batch)
+    with offloading.seen_lookups(rows) as seen:
+        assert np.array_equal(ask(batch), before)
+    ask(batch)
+    asked = [("inner.user", [5, 3, 5]), ("inner.items", [[1, 2], [2, 9], [0, 0]]), ("inner.user", [11, 7, 11])]
+    assert [(one.path, one.ids.tolist()) for one in seen] == asked
+    for one in seen:
+        assert one.ids.dtype == np.int64
+        assert one.distinct.tolist() == np.unique(one.ids).tolist()
+        assert np.array_equal(one.rows, rows.store.fetch(one.path, one.distinct).rows)
+    assert not tf.config.functions_run_eagerly()
+
+
 # -- placeholders -----------------------------------------------------------------------------------------------------
 
 

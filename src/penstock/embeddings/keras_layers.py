@@ -24,7 +24,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import keras
@@ -122,10 +122,9 @@ class _Gradients:
         """The row of each id; where they are trained, a backward pass leaves their gradients here."""
         # TensorFlow keeps what a gradient refers to until the process ends: no `self` in it.
         width, take = self.spec.width, _called(self._take, self.trouble)
-        flat = tf.reshape(tf.cast(ids, tf.int64), [-1])
         types = [tf.float32, tf.int64, tf.int64]
         fetch = _called(self._fetch_trained if trained else self._fetch, self.trouble)
-        rows, distinct, places = tf.numpy_function(fetch, [flat], types)
+        rows, distinct, places = tf.numpy_function(fetch, [tf.cast(ids, tf.int64)], types)
         rows.set_shape((None, width))
         distinct.set_shape((None,))
         places.set_shape((None,))
@@ -146,8 +145,11 @@ class _Gradients:
         return watched(self.anchor.value)
 
     def _fetch(self, ids: Ids) -> tuple[Rows, Ids, Ids]:
-        distinct, places = np.unique(ids, return_inverse=True)
-        return self.store.fetch(self.spec.name, distinct).rows, distinct, places.astype(np.int64, copy=False)
+        distinct, places = np.unique(ids.reshape(-1), return_inverse=True)
+        rows = self.store.fetch(self.spec.name, distinct).rows
+        if self.see is not None:
+            self.see(SeenLookup(self.path, ids.copy(), distinct, rows.copy()))  # the arrays are TensorFlow's
+        return rows, distinct, places.astype(np.int64, copy=False)
 
     def _fetch_trained(self, ids: Ids) -> tuple[Rows, Ids, Ids]:
         self._looked_up = True
@@ -181,6 +183,21 @@ class _Gradients:
                 "trainable=False where they are not to be trained",
                 stacklevel=2,
             )
+
+
+@contextmanager
+def plain_functions() -> Iterator[None]:
+    """Have every `tf.function` of the process be the Python that it was made of.
+
+    TensorFlow runs operations of a graph in several threads.  Python comes in its own order, and where a graph is
+    traced all of it is in that graph.
+    """
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
 
 
 def _joined(parts: list[tuple[Ids, Rows]]) -> tuple[Ids, Rows]:
@@ -897,6 +914,10 @@ class KerasLayers(Framework):
         _forget_graphs(model)
         _swap_model(model, kind)
         return rows
+
+    def in_order(self) -> AbstractContextManager[None]:
+        """Have a graph of the model make its lookups as its Python does."""
+        return plain_functions()
 
     @contextmanager
     def materialized(self, model: Any, outside: Collection[str] = ()) -> Iterator[None]:

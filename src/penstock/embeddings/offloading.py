@@ -17,7 +17,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
@@ -135,6 +135,10 @@ class Framework(ABC):
         Raises:
             TableMismatch: the store has the parameters of another model; no layer is swapped.
         """
+
+    def in_order(self) -> AbstractContextManager[None]:
+        """Have the models of this framework make their lookups one after the other, in the order that they have."""
+        return nullcontext()
 
     @abstractmethod
     def materialized(self, model: Any, outside: Collection[str] = ()) -> AbstractContextManager[None]:
@@ -322,7 +326,8 @@ def seen_lookups(rows: OffloadedRows) -> Iterator[list[SeenLookup]]:
     try:
         for table in tables:
             table.see = seen.append
-        yield seen
+        with framework_of(rows.model).in_order():
+            yield seen
     finally:
         for table in tables:
             table.see = None
