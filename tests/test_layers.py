@@ -76,6 +76,7 @@ HEAVY = {
     },
     "tensorflow": {
         "embeddings/keras_layers.py",
+        "export/keras_lookups.py",
         "export/keras_model.py",
         "features/tensorflow_ids.py",
         "features/tensorflow_ops.py",
@@ -83,7 +84,7 @@ HEAVY = {
         "features/tensorflow_values.py",
         "graphs/tensorflow_graph.py",
     },
-    "keras": {"embeddings/keras_layers.py", "export/keras_model.py"},
+    "keras": {"embeddings/keras_layers.py", "export/keras_lookups.py", "export/keras_model.py"},
     "sklearn": {
         "export/sklearn_boosting.py",
         "export/sklearn_model.py",

@@ -1080,11 +1080,10 @@ def test_what_no_graph_could_hold_is_refused_and_the_model_stays_as_it_was(tmp_p
         save(rows.model)
     with pytest.raises(ExportRefused, match="'user' is Ids without a size"):
         save(rows, ps.Features({"user": f.Ids()}).fit(ROWS))
-    with pytest.raises(ExportRefused, match=rf"layer 'layers.1' has {SIZE} rows, 800 bytes, and inline_limit is 100"):
-        save(rows, inline_limit=100)
-    free = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0), tables=any_ids("layers.1"))
-    with pytest.raises(ExportRefused, match="takes any id"):
-        save(free)
+    with pytest.raises(
+        ConfigError, match="outside has 'layers.2', which is the path of no table; those are 'layers.1'"
+    ):
+        save(rows, outside=["layers.2"])
     assert not (tmp_path / "artifact").exists()
     assert list(rows.layers()) == ["layers.1"]
     emb.restore(rows)

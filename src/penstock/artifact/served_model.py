@@ -138,21 +138,29 @@ def open_model(
         ArtifactInvalid: a graph, or a shard of rows, is not what the manifest says.
     """
     program = artifact.program(format)
-    lookups = None
+    ids, lookups = None, None
     if "ids" in program:
         ids = _opened(artifact, program["ids"], threads)
         lookups = Lookups(artifact.manifest.tables, ids, mapped_rows(artifact) if rows is None else rows)
-    graph = _opened(artifact, program["model"], threads)
+    graph = _opened(artifact, program["model"], threads, beside=ids)
     return ServedModel(
         artifact.features, graph, format=program["model"].format, version=artifact.digest, lookups=lookups
     )
 
 
-def _opened(artifact: Artifact, entry: GraphEntry, threads: int) -> Graph:
+def _opened(artifact: Artifact, entry: GraphEntry, threads: int, *, beside: Graph | None = None) -> Graph:
     check_trust(entry.format, trusted=artifact.trusted)
     is_file = entry.path in artifact.manifest.files
     source = artifact.read(entry.path) if is_file else artifact.path / entry.path
-    return open_graph(entry.format, source, inputs=entry.inputs, outputs=entry.outputs, threads=threads)
+    return open_graph(
+        entry.format,
+        source,
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        threads=threads,
+        role=entry.role,
+        beside=beside,
+    )
 
 
 def _invalid_item(

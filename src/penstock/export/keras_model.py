@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from penstock.artifact.manifest import GraphFormat
 from penstock.errors import ConfigError, ExportRefused
@@ -29,6 +29,7 @@ FOLDER: Final = "saved_model"
 HOLDS: Final = {"float32": {"float32", "float64"}, "int64": {"int64"}, "str": {"string"}}
 """For each dtype of an encoded input, the dtypes of `keras.Input` that hold all of its values."""
 
+T = TypeVar("T")
 Inputs: TypeAlias = dict[str, Any]
 """Tensors by the names of the encoded inputs."""
 
@@ -122,35 +123,47 @@ class KerasExporter(WholeModel):
         from penstock.features.tensorflow_ops import tf_signature
 
         names = [tensor.name for tensor in signature.outputs]
-        specs = {tensor.name: _spec(tensor) for tensor in signature.inputs}
+        specs = {tensor.name: tensor_spec(tensor) for tensor in signature.inputs}
 
         def answer_encoded(inputs: Inputs) -> Inputs:
-            return dict(zip(names, split_outputs(self._call(inputs))[0], strict=True))
+            return self.answer_named(inputs, names)
 
         def answer_raw(columns: Inputs) -> Inputs:
             return answer_encoded(self._features.tf_encode(columns))
 
+        def trace(answer: Callable[[Inputs], Inputs], takes: Inputs) -> Any:
+            return tf.function(answer, input_signature=[takes], autograph=False).get_concrete_function()
+
+        encoded = traced(lambda: trace(answer_encoded, specs), format)
+        refuse_python(encoded, format)
+        raw = traced(lambda: trace(answer_raw, tf_signature(self._features)), format)
+        self.save({"serving_default": raw, "model": encoded}, format, folder)
+        return FOLDER
+
+    def answer_named(self, inputs: Inputs, names: Sequence[str]) -> Inputs:
+        """Tensors of the outputs by their names, for a graph that is traced."""
+        return dict(zip(names, split_outputs(self._call(inputs))[0], strict=True))
+
+    def save(self, signatures: Mapping[str, Any], format: str, folder: Path) -> None:  # noqa: A002
+        """Write the folder `saved_model` with these signatures, concrete functions of the one model.
+
+        Raises:
+            ExportRefused: one uses what the model does not hold.
+        """
+        import tensorflow as tf
+
         with quietly():
-            try:
-                encoded = tf.function(answer_encoded, input_signature=[specs], autograph=False)
-                graph = encoded.get_concrete_function().graph.as_graph_def()
-            except Exception as error:  # tracing raises the model's errors, and many of TensorFlow's
-                raise ExportRefused(f"TensorFlow cannot trace the model: {_reason(error)}", format=format) from error
-            _refuse_python(graph, format)
             try:
                 held = tf.Module()
                 held.model = self._model
                 held.weights = list(self._model.variables)  # TensorFlow itself finds none in a list inside of a list
-                held.encoded = encoded
-                held.raw = tf.function(answer_raw, input_signature=[tf_signature(self._features)], autograph=False)
-                signatures = {"serving_default": held.raw, "model": held.encoded}
+                held.functions = dict(signatures)
                 with _without_own_signatures(self._model):
-                    tf.saved_model.save(held, str(folder / FOLDER), signatures=signatures)
-            except Exception as error:  # `raw` is traced here, so this raises what tracing raises
+                    tf.saved_model.save(held, str(folder / FOLDER), signatures=held.functions)
+            except Exception as error:  # many of TensorFlow's
                 raise ExportRefused(
                     f"TensorFlow cannot save the model: {_why_unsaved(error)}", format=format
                 ) from error
-        return FOLDER
 
     def _ask(self, tensors: Inputs) -> Any:
         """The model's answer; finds out what a subclassed model with one input takes."""
@@ -245,16 +258,28 @@ def _check_holds(tensor: Tensor, declared: Any) -> None:
         )
 
 
-def _spec(tensor: Tensor) -> Any:
+def tensor_spec(tensor: Tensor, batch: int | None = None) -> Any:
+    """What a function of TensorFlow takes for `tensor`: any batch, or one of that size."""
     import tensorflow as tf
 
     dtype = tf.string if tensor.dtype == "str" else tf.as_dtype(tensor.dtype)
-    return tf.TensorSpec((None, *tensor.shape), dtype, name=tensor.name)
+    return tf.TensorSpec((batch, *tensor.shape), dtype, name=tensor.name)
 
 
-def _refuse_python(graph: Any, format: str) -> None:  # noqa: A002  # the word users know
-    """Refuse operations that call Python in this process: in another one they are not there."""
-    for node in _nodes(graph):
+def traced(trace: Callable[[], T], format: str) -> T:  # noqa: A002
+    """What `trace` returns, which has TensorFlow follow a model; ExportRefused where it cannot."""
+    with quietly():
+        try:
+            return trace()
+        except ExportRefused:
+            raise
+        except Exception as error:  # tracing raises the model's errors, and many of TensorFlow's
+            raise ExportRefused(f"TensorFlow cannot trace the model: {_reason(error)}", format=format) from error
+
+
+def refuse_python(function: Any, format: str) -> None:  # noqa: A002  # the word users know
+    """Raise ExportRefused for an operation that calls Python in this process: in another one it is not there."""
+    for node in _nodes(function.graph.as_graph_def()):
         if "PyFunc" in node.op or "NumpyFunction" in node.op:
             raise ExportRefused(
                 f"the model runs Python inside of its graph, which no other process can: operation {node.name!r} is a "

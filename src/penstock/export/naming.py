@@ -1,4 +1,4 @@
-"""Name the outputs of a model, and say what dtype and shape each has.
+"""Name the outputs of a model, and say what dtype and shape each has; likewise for lookups that leave its graph.
 
 Contract
 --------
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.artifact.manifest_json import DTYPES
 from penstock.errors import ConfigError
-from penstock.export.exporter import ModelAnswer
+from penstock.export.exporter import GraphSignature, ModelAnswer
 from penstock.features.tensors import Tensor
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class LookupNames:
         """
         self._prefix = ""
         while any(name.startswith((f"{self._prefix}rows_", f"{self._prefix}places_")) for name in taken):
-            self._prefix += "_"
+            self._prefix += "of_"  # a SavedModel has no name that begins with `_`
         self._numbers = {path: number for number, path in enumerate(paths)}
 
     def rows(self, path: str) -> str:
@@ -139,3 +139,34 @@ class LookupNames:
         for path in paths:
             yield path, self.ids(path, calls[path])
             calls[path] += 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedLookup:
+    """A lookup, as the model makes it for any batch."""
+
+    path: str
+    """The layer's path."""
+    name: str
+    """The output of the graph `ids`."""
+    shape: tuple[int | None, ...]
+    """Axes of the ids besides the first; None is one of any length."""
+    by_row: bool
+    """Whether the first axis is the batch."""
+
+
+def split_signatures(
+    signature: GraphSignature, lookups: Sequence[TracedLookup], outside: Mapping[str, int], names: LookupNames
+) -> tuple[GraphSignature, GraphSignature]:
+    """What the graph `ids` and the graph that is fed with rows take and give.
+
+    Args:
+        signature: that of the whole model.
+        lookups: all of them, in order.
+        outside: the width of the rows of each layer outside, by path.
+        names: the names of rows and places.
+    """
+    ids = tuple(Tensor(lookup.name, "int64", lookup.shape) for lookup in lookups)
+    fed = [Tensor(names.rows(path), "float32", (width,)) for path, width in outside.items()]
+    fed += [Tensor(names.places(lookup.name), "int64", lookup.shape) for lookup in lookups if lookup.path in outside]
+    return dataclasses.replace(signature, outputs=ids), dataclasses.replace(signature, inputs=(*signature.inputs, *fed))

@@ -15,13 +15,13 @@ import numpy as np
 
 from penstock.artifact.manifest import GraphEntry, GraphFormat, Lookup, Role, TableEntry
 from penstock.artifact.recorded import RecordedRows, joined_rows
-from penstock.embeddings.offloading import OffloadedRows, framework_of, seen_lookups
+from penstock.embeddings.offloading import OffloadedRows, SeenLookup, framework_of, seen_lookups
 from penstock.embeddings.shards import Shard, write_shards
 from penstock.embeddings.training_store import TableShape
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
-from penstock.export.keras_model import KerasExporter
-from penstock.export.naming import LookupNames
+from penstock.export.keras_model import FOLDER, KerasExporter, refuse_python, traced
+from penstock.export.naming import LookupNames, TracedLookup
 from penstock.export.torch_model import TorchExporter, exported_module, torch_export, write_program
 from penstock.features.kinds import Ids
 
@@ -57,6 +57,9 @@ class _OffloadedExporter:
         self._rows = rows
         self._features = features
         self._outside: tuple[str, ...] = ()
+        self._seen: list[SeenLookup] = []
+        self._traced: Sequence[TracedLookup] = ()
+        """The lookups of the graphs that are written."""
         self._looked_up: set[str] = set()
         """The layers that look rows up when the model is asked; others are for training alone."""
         self._names = LookupNames([tensor.name for tensor in features.inputs], list(rows.tables))
@@ -86,19 +89,25 @@ class _OffloadedExporter:
     @contextmanager
     def materialized(self) -> Iterator[None]:
         """Have every table that is put into the graph in its layer."""
-        with framework_of(self._model).materialized(self._model, self._outside):
+        framework = framework_of(self._model)
+        found = {layer._table.path: layer for layer in framework.offloaded_layers(self._model).values()}
+        self._layers = {path: layer for path, layer in found.items() if path in self._looked_up}
+        with framework.materialized(self._model, self._outside):
             yield
 
     def write_tables(self, folder: Path, saved: str, shard_bytes: int) -> Sequence[TableEntry]:
         """Write the rows of the tables outside, while others may go on to train them."""
         if not self._outside:
             return ()
-        lookups = self._lookups()
+        lookups: dict[str, list[Lookup]] = defaultdict(list)
+        for one in self._traced:
+            places = self._names.places(one.name) if one.path in self._outside else ""
+            lookups[one.path].append(Lookup(one.name, places, one.by_row))
         return [self._write_table(path, found, folder, saved, shard_bytes) for path, found in lookups.items()]
 
-    def _lookups(self) -> Mapping[str, Sequence[Lookup]]:
-        """The lookups of each layer, once its graphs are written."""
-        raise NotImplementedError
+    def _fed(self) -> dict[str, int]:
+        """The width of the rows of each layer outside that the model looks up, by path."""
+        return {path: self._rows.tables[path].width for path in self._outside if path in self._looked_up}
 
     def _write_table(
         self, path: str, lookups: Sequence[Lookup], folder: Path, saved: str, shard_bytes: int
@@ -129,6 +138,7 @@ class _OffloadedExporter:
     def _with_lookups(self, ask: Any) -> ModelAnswer:
         """Answer as `ask` does, with the lookups on the way."""
         with seen_lookups(self._rows) as seen:
+            self._seen = seen
             answer: ModelAnswer = ask()
         self._looked_up |= {one.path for one in seen}
         names = self._names.of_lookups([one.path for one in seen])
@@ -159,10 +169,10 @@ class _TorchExporter(_OffloadedExporter, TorchExporter):
 
         entries = []
         with self.followed(format):
-            outside = {path: self._rows.tables[path].width for path in self._outside if path in self._looked_up}
             split = self._split = self._split or torch_export(
-                lambda: split_module(self._model, self._layers, outside, signature, self._names), format
+                lambda: split_module(self._model, self._layers, self._fed(), signature, self._names), format
             )
+            self._traced = split.lookups
             graphs: dict[Role, tuple[Any, GraphSignature]] = {
                 "ids": (split.ids, split.ids_signature),
                 "model": (split.model, split.model_signature),
@@ -173,34 +183,39 @@ class _TorchExporter(_OffloadedExporter, TorchExporter):
                 entries.append(GraphEntry(format, file.name, of.inputs, of.outputs, role))
         return entries
 
-    @contextmanager
-    def materialized(self) -> Iterator[None]:
-        framework = framework_of(self._model)
-        found = {layer._table.path: layer for layer in framework.offloaded_layers(self._model).values()}
-        self._layers = {path: layer for path, layer in found.items() if path in self._looked_up}
-        with super().materialized():
-            yield
-
-    def _lookups(self) -> Mapping[str, Sequence[Lookup]]:
-        assert self._split is not None, "the graphs are written first"
-        found: dict[str, list[Lookup]] = defaultdict(list)
-        for lookup in self._split.lookups:
-            places = self._names.places(lookup.name) if lookup.path in self._outside else ""
-            found[lookup.path].append(Lookup(lookup.name, places, lookup.by_row))
-        return found
-
 
 class _KerasExporter(_OffloadedExporter, KerasExporter):
     def __init__(self, rows: OffloadedRows, features: Features) -> None:
         super().__init__(rows.model, features)
         self._begin(rows, features)
 
-    def place_tables(self, inline_limit: int, outside: Collection[str]) -> None:
-        super().place_tables(inline_limit, outside)
-        for path in self._outside:
-            spec = self._rows.tables[path]
-            count = self._rows.store.count(spec.name) if spec.size is None else spec.size
-            raise ExportRefused(
-                f"the table of layer {path!r} has {count} rows, {4 * count * spec.width} bytes, and would stay outside "
-                "of the graph, which a model of Keras cannot have yet: raise inline_limit, or have a smaller table"
-            )
+    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
+        if not self._outside:
+            return super().answer(inputs)
+        return self._with_lookups(lambda: super(_KerasExporter, self).answer(inputs))
+
+    def write_graphs(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
+        """Write one SavedModel with the signatures `ids` and `rows`, where a table lies outside."""
+        if not self._outside:
+            return super().write_graphs(format, folder, signature)
+        from penstock.export.keras_lookups import split_model
+
+        names = [tensor.name for tensor in signature.outputs]
+
+        def answer(inputs: dict[str, Any]) -> dict[str, Any]:
+            return self.answer_named(inputs, names)
+
+        split = traced(lambda: split_model(answer, self._layers, self._fed(), signature, self._names), format)
+        self._traced = split.lookups
+        for function in (split.ids, split.rows):
+            refuse_python(function, format)
+        self.save({"ids": split.ids, "rows": split.rows}, format, folder)
+        ids, rows = split.ids_signature, split.rows_signature
+        return [
+            GraphEntry(format, FOLDER, ids.inputs, ids.outputs, "ids"),
+            GraphEntry(format, FOLDER, rows.inputs, rows.outputs, "model"),
+        ]
+
+    def _call(self, tensors: Any) -> Any:
+        self._seen.clear()  # where the model is tried once more, the lookups of the first time are none
+        return super()._call(tensors)

@@ -21,9 +21,8 @@ from torch.nn import functional
 
 from penstock.errors import ExportRefused
 from penstock.export.exporter import GraphSignature
-from penstock.export.naming import LookupNames
+from penstock.export.naming import LookupNames, TracedLookup, split_signatures
 from penstock.export.torch_model import EXAMPLE_ROWS, example_inputs, flat_module, outputs_of
-from penstock.features.tensors import Tensor
 
 MARKER: Final = "penstock_marker"
 """A row that stands for every row while the ids are traced: what depends on it depends on the table."""
@@ -32,17 +31,7 @@ SOME: Final = 11
 
 
 @dataclass(frozen=True)
-class TracedLookup:
-    """A lookup, as the model makes it for any batch."""
-
-    path: str
-    """The layer's path."""
-    name: str
-    """The output of the graph `ids`."""
-    shape: tuple[int | None, ...]
-    """Axes of the ids besides the first; None is one of any length."""
-    by_row: bool
-    """Whether the first axis is the batch."""
+class _Lookup(TracedLookup):
     axes: tuple[Any, ...] = field(repr=False)
     """For each axis: its length, or (a, b) where it is a times the batch and b, or None where only a run tells."""
 
@@ -79,18 +68,9 @@ def split_module(
         Exception: torch.export cannot follow the module.
     """
     ids, lookups = _trace_ids(module, layers, outside, signature, names)
-    told = tuple(Tensor(lookup.name, "int64", lookup.shape) for lookup in lookups)
-    fed = [Tensor(names.rows(path), "float32", (width,)) for path, width in outside.items()]
-    fed += [Tensor(names.places(lookup.name), "int64", lookup.shape) for lookup in lookups if lookup.path in outside]
-    inputs = (*signature.inputs, *fed)
     model = _trace_model(module, layers, outside, signature, names, lookups)
-    return SplitModel(
-        ids,
-        GraphSignature(signature.inputs, told, signature.example),
-        model,
-        GraphSignature(inputs, signature.outputs, signature.example),
-        lookups,
-    )
+    ids_signature, model_signature = split_signatures(signature, lookups, outside, names)
+    return SplitModel(ids, ids_signature, model, model_signature, lookups)
 
 
 class _Trace:
@@ -209,7 +189,7 @@ def _trace_ids(
     outside: Mapping[str, int],
     signature: GraphSignature,
     names: LookupNames,
-) -> tuple[Any, list[TracedLookup]]:
+) -> tuple[Any, list[_Lookup]]:
     trace = _Trace()
 
     def forward(**inputs: Any) -> tuple[Any, ...]:
@@ -240,7 +220,7 @@ def _trace_model(
     outside: Mapping[str, int],
     signature: GraphSignature,
     names: LookupNames,
-    lookups: Sequence[TracedLookup],
+    lookups: Sequence[_Lookup],
 ) -> Any:
     trace = _Trace()
     trace.rows = {}
@@ -266,7 +246,7 @@ def _trace_model(
         return torch.export.export(flat, (), kwargs=example, dynamic_shapes=shapes)
 
 
-def _example_axes(lookup: TracedLookup, number: int, batch: Any) -> tuple[list[int], dict[int, Any]]:
+def _example_axes(lookup: _Lookup, number: int, batch: Any) -> tuple[list[int], dict[int, Any]]:
     """The shape of an example of places, and the axes of it that have any length."""
     sizes, axes = [], dict[int, Any]()
     for axis, length in enumerate(lookup.axes):
@@ -304,14 +284,14 @@ def _refuse_chained(program: Any, paths: Sequence[str], rows: Mapping[str, str])
                 )
 
 
-def _described(program: Any, paths: Sequence[str], first: str, names: LookupNames) -> list[TracedLookup]:
+def _described(program: Any, paths: Sequence[str], first: str, names: LookupNames) -> list[_Lookup]:
     inputs = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     batch = inputs[first].meta["val"].shape[0].node.expr
     found = []
     for (path, name), node in zip(names.of_lookups(paths), _output_nodes(program), strict=True):
         axes = tuple(_length(size, batch) for size in node.meta["val"].shape)
         shape = tuple(length if isinstance(length, int) else None for length in axes[1:])
-        found.append(TracedLookup(path, name, shape, axes[:1] == ((1, 0),), axes))
+        found.append(_Lookup(path, name, shape, axes[:1] == ((1, 0),), axes))
     return found
 
 

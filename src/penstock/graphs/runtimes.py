@@ -22,12 +22,16 @@ class Runtime(NamedTuple):
     """What has to be installed."""
     extra: str
     """Of Penstock, with that library."""
+    has_roles: bool = False
+    """Whether one source has the graphs of all roles."""
 
 
 RUNTIMES: Final = {
     "onnx": Runtime("penstock.graphs.onnx_graph", "OnnxGraph", "onnxruntime", "onnx"),
     "pt2": Runtime("penstock.graphs.torch_graph", "TorchGraph", "torch", "torch"),
-    "saved_model": Runtime("penstock.graphs.tensorflow_graph", "TensorflowGraph", "tensorflow", "tensorflow"),
+    "saved_model": Runtime(
+        "penstock.graphs.tensorflow_graph", "TensorflowGraph", "tensorflow", "tensorflow", has_roles=True
+    ),
 }
 """By format."""
 
@@ -39,6 +43,8 @@ def open_graph(
     inputs: Sequence[Tensor],
     outputs: Sequence[Tensor],
     threads: int = 1,
+    role: str = "model",
+    beside: Graph | None = None,
 ) -> Graph:
     """An exported model, ready to run.
 
@@ -48,6 +54,8 @@ def open_graph(
         inputs: what it has to take, by name and dtype; ArtifactInvalid where it does not.
         outputs: what it has to give.
         threads: how many threads one run uses.
+        role: which graph it is, "model" or "ids", where a source of the format has those of all roles.
+        beside: another graph of the model that is open: what both need is in memory once, where they have one source.
 
     Raises:
         ConfigError: the format is not known, or its library is not installed.
@@ -58,7 +66,8 @@ def open_graph(
         raise ConfigError(f"{format!r} is no format of a graph; there are {', '.join(map(repr, RUNTIMES))}")
     opener: Callable[..., Graph] = getattr(_import(format, runtime), runtime.opener)
     try:
-        return opener(source, inputs=inputs, outputs=outputs, threads=threads)
+        roles = {"role": role, "beside": beside} if runtime.has_roles else {}
+        return opener(source, inputs=inputs, outputs=outputs, threads=threads, **roles)
     except (ArtifactInvalid, MemoryError):
         raise
     except Exception as error:  # each runtime has errors of its own, and of no common kind

@@ -1,4 +1,8 @@
-"""A graph that TensorFlow runs: the signature `model` of a SavedModel, which takes encoded inputs."""
+"""A graph that TensorFlow runs: a signature of a SavedModel.
+
+`model` takes encoded inputs.  Where tables lie outside of the model there are `ids` and `rows` in its place: the ids of
+each lookup, and the model that takes the rows of these ids too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import numpy as np
 from penstock.errors import ArtifactInvalid
 from penstock.features.tensors import Tensor
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
+from penstock.graphs.graph import Graph
 from penstock.graphs.native_stderr import without_lines
 
 LOG_LEVEL: Final = "TF_CPP_MIN_LOG_LEVEL"
@@ -26,26 +31,42 @@ else:
     with without_lines(LINES_OF_IMPORT):
         import tensorflow as tf
 
-SIGNATURE: Final = "model"
+SIGNATURES: Final = {"model": ("rows", "model"), "ids": ("ids",)}
+"""By role; the first that a SavedModel has."""
 
 
 class TensorflowGraph:
     """A graph of the format "saved_model"."""
 
-    def __init__(self, source: Path, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor], threads: int) -> None:
+    def __init__(
+        self,
+        source: Path,
+        *,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        threads: int,
+        role: str = "model",
+        beside: Graph | None = None,
+    ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         _use_threads(threads)
+        self._source = source
         # A signature does not keep the variables alive that it reads: the loaded object does.
-        self._loaded: Any = tf.saved_model.load(os.fspath(source))
+        self._loaded: Any
+        if isinstance(beside, TensorflowGraph) and beside._source == source:
+            self._loaded = beside._loaded  # a second time its variables would be in memory twice
+        else:
+            self._loaded = tf.saved_model.load(os.fspath(source))
         signatures = self._loaded.signatures
-        if SIGNATURE not in signatures:
-            raise ArtifactInvalid(f"the SavedModel has no signature {SIGNATURE!r}, but {sorted(signatures)}")
-        self._call: Any = signatures[SIGNATURE]
+        found = [name for name in SIGNATURES[role] if name in signatures]
+        if not found:
+            raise ArtifactInvalid(f"the SavedModel has no signature {SIGNATURES[role][-1]!r}, but {sorted(signatures)}")
+        self._call: Any = signatures[found[0]]
         self._check()
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The outputs of the signature for a batch, by their names."""
+        """The outputs of the signature for a batch."""
         taken = arrays_taken(inputs, self.inputs)
         answer = self._call(**{name: tf.convert_to_tensor(array) for name, array in taken.items()})
         return [_to_array(answer[tensor.name], tensor) for tensor in self.outputs]
