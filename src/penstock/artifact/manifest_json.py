@@ -182,7 +182,9 @@ def _check_graphs(manifest: Manifest) -> None:
     for format_ in manifest.formats:
         program = manifest.program(format_)
         if program.keys() != roles:
-            raise _Wrong(f"the {format_} graphs are {' and '.join(program)}, and should be {' and '.join(roles)}")
+            raise _Wrong(
+                f"the {format_} graphs are {' and '.join(program)}, and should be {' and '.join(sorted(roles))}"
+            )
         for role, graph in program.items():
             _check_graph(graph, manifest.files)
             if [(o.name, o.dtype) for o in graph.outputs] != [(o.name, o.dtype) for o in firsts[role].outputs]:

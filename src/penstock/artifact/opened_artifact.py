@@ -274,7 +274,8 @@ def _check_inputs(manifest: Manifest, features: Features) -> None:
         for tensor in graph.inputs:
             if given.get(tensor.name) != tensor:
                 raise ArtifactInvalid(
-                    f"{MANIFEST}: the {graph.format} graph takes {tensor}, and {FEATURES} gives "
+                    f"{MANIFEST}: the {graph.format} graph takes {tensor}, and "
+                    f"{'its table' if tensor.name in looked_up else FEATURES} gives "
                     f"{given.get(tensor.name, 'nothing of that name')}",
                     file=MANIFEST,
                 )

@@ -16,8 +16,9 @@ from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import Artifact
 from penstock.artifact.row_stores import mapped_rows
 from penstock.artifact.trusting import check_trust
+from penstock.codec.text import printable
 from penstock.embeddings.row_store import RowStore
-from penstock.errors import InvalidItem
+from penstock.errors import ArtifactInvalid, InvalidItem
 from penstock.features.feature_spec import Features
 from penstock.features.values import shown_value
 from penstock.graphs.graph import Graph
@@ -152,15 +153,18 @@ def _opened(artifact: Artifact, entry: GraphEntry, threads: int, *, beside: Grap
     check_trust(entry.format, trusted=artifact.trusted)
     is_file = entry.path in artifact.manifest.files
     source = artifact.read(entry.path) if is_file else artifact.path / entry.path
-    return open_graph(
-        entry.format,
-        source,
-        inputs=entry.inputs,
-        outputs=entry.outputs,
-        threads=threads,
-        role=entry.role,
-        beside=beside,
-    )
+    try:
+        return open_graph(
+            entry.format,
+            source,
+            inputs=entry.inputs,
+            outputs=entry.outputs,
+            threads=threads,
+            role=entry.role,
+            beside=beside,
+        )
+    except ArtifactInvalid as error:
+        raise ArtifactInvalid(f"{printable(entry.path)}: {error}", file=entry.path) from error
 
 
 def _invalid_item(

@@ -51,6 +51,26 @@ def check_count(found: int, expected: Sequence[Tensor]) -> None:
         raise ArtifactInvalid(f"the graph has {found} outputs, and its manifest says {[t.name for t in expected]}")
 
 
+def check_tensor_axes(tensor: Tensor, found: Sequence[Any]) -> None:
+    """Refuse a graph whose input has other axes than its manifest says, as far as the graph tells them.
+
+    `found` are the graph's axes, the batch first; one that is no number may be of any length.  A graph that tells no
+    axes is not refused.
+
+    Raises:
+        ArtifactInvalid: it has.
+    """
+    axes = found[1:]
+    same = len(axes) == len(tensor.shape) and all(
+        not isinstance(axis, int) or size in (None, axis) for axis, size in zip(axes, tensor.shape, strict=True)
+    )
+    if found and not same:
+        raise ArtifactInvalid(
+            f"input {tensor.name!r} of the graph has the axes {['batch', *axes]}, and its manifest says "
+            f"{['batch', *tensor.shape]}"
+        )
+
+
 def check_tensor_dtype(word: str, tensor: Tensor, found: str) -> None:
     """Refuse a graph that has another dtype than its manifest says.
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 
 from penstock.features.tensors import Tensor
-from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
+from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_axes, check_tensor_dtype
 from penstock.graphs.refusals import REFUSED, check_rows, refusals_from_text
 from penstock.graphs.words import WORDS, with_words, words_from_text
 
@@ -70,10 +70,11 @@ class OnnxGraph:
 
     def _check(self) -> None:
         words = {one.name for one in self._words}
-        taken = {node.name: node.type for node in self._session.get_inputs() if node.name not in words}
+        taken = {node.name: node for node in self._session.get_inputs() if node.name not in words}
         check_names("input", taken, self.inputs)
         for tensor in self.inputs:
-            check_tensor_dtype("input", tensor, DTYPES.get(taken[tensor.name], taken[tensor.name]))
+            check_tensor_dtype("input", tensor, DTYPES.get(taken[tensor.name].type, taken[tensor.name].type))
+            check_tensor_axes(tensor, taken[tensor.name].shape)
         given = self._session.get_outputs()
         if self._refusals:
             check_tensor_dtype("output", Tensor(REFUSED, "int64"), DTYPES.get(given[-1].type, given[-1].type))

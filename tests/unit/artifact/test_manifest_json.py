@@ -7,9 +7,10 @@ import re
 import msgspec
 import pytest
 
-from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Manifest, ProbesEntry
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ProbesEntry, TableEntry
 from penstock.artifact.manifest_json import batch_from_entry, batch_to_entry, manifest_from_json, manifest_to_json
 from penstock.config import Batch
+from penstock.embeddings.rules import init
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.tensors import Tensor
 from rows import each
@@ -30,6 +31,30 @@ MANIFEST = Manifest(
     created="2026-11-23T02:00:00+00:00",
     git=None,
     metadata={"über": [1, None, 2**70, 0.1]},
+)
+
+IDS = GraphEntry(
+    "onnx", "ids.onnx", (Tensor("user", "int64"),), (Tensor("u", "int64"), Tensor("i", "int64", (3,))), "ids"
+)
+FED = GraphEntry("onnx", "model.onnx", (Tensor("r", "float32", (2,)), Tensor("at", "int64")), GRAPH.outputs)
+USER = TableEntry(
+    name="user",
+    path="embed.user",
+    ids="any",
+    size=None,
+    width=2,
+    rows=0,
+    missing=init(7),
+    placed="outside",
+    input="r",
+    shards=(),
+    lookups=(Lookup("u", "at", by_row=True),),
+)
+ITEM = msgspec.structs.replace(
+    USER, name="item", ids="dense", size=4, rows=4, placed="inlined", input="", lookups=(Lookup("i", "", by_row=True),)
+)
+WITH_TABLES = msgspec.structs.replace(
+    MANIFEST, schema=2, files={**MANIFEST.files, "ids.onnx": FILE}, graphs=(IDS, FED), tables=(USER, ITEM)
 )
 
 
@@ -186,6 +211,97 @@ def test_two_graphs_have_two_formats_and_the_same_outputs():
     other = msgspec.structs.replace(other, outputs=(Tensor("q", "float32"),))
     with pytest.raises(ConfigError, match="onnx and saved_model have different outputs"):
         manifest_to_json(changed(graphs=(GRAPH, other)))
+
+
+def test_tables_survive_json_with_the_graphs_of_each_role():
+    found = manifest_from_json(manifest_to_json(WITH_TABLES))
+    assert found == WITH_TABLES
+    assert found.program("onnx") == {"ids": IDS, "model": FED}
+    assert (found.outputs, found.outside) == (GRAPH.outputs, (USER,))
+    assert found.ids == ((IDS.outputs[0], True), (IDS.outputs[1], True))
+
+
+def of_first_schema(found):
+    found["schema"] = 1
+
+
+def without_tables_outside(found):
+    found.update(graphs=found["graphs"][1:], tables=found["tables"][1:])
+
+
+def without_ids(found):
+    del found["graphs"][0]
+
+
+def ids_without_tables(found):
+    found.update(schema=1, tables=[])
+
+
+def of_two_formats(found):
+    ids = {**found["graphs"][0], "format": "pt2", "outputs": found["graphs"][0]["outputs"][:1]}
+    found["graphs"] += [ids, {**found["graphs"][1], "format": "pt2"}]
+
+
+def table_twice(found):
+    found["tables"][1]["name"] = "user"
+
+
+def lookup_of_nothing(found):
+    found["tables"][0]["lookups"][0]["ids"] = "x"
+
+
+def ids_as_floats(found):
+    found["graphs"][0]["outputs"][0]["dtype"] = "float32"
+
+
+def rows_for_nobody(found):
+    found["tables"][0]["input"] = "x"
+
+
+def places_for_nobody(found):
+    found["tables"][0]["lookups"][0]["places"] = "x"
+
+
+def inlined_with_an_input(found):
+    found["tables"][1]["input"] = "r"
+
+
+def dense_without_size(found):
+    found["tables"][1]["size"] = None
+
+
+def rows_without_shards(found):
+    found["tables"][0]["rows"] = 1
+
+
+def shard_of_no_file(found):
+    shard = {"file": "tables/user/shard-00001-of-00001.safetensors", "first": 0, "last": 0, "rows": 1}
+    found["tables"][0].update(rows=1, shards=[shard])
+
+
+@each(
+    ("edit", "said"),
+    [
+        (of_first_schema, "it is of schema 1, and has 1 tables outside of the graph"),
+        (without_tables_outside, "it is of schema 2, and has 0 tables outside of the graph"),
+        (without_ids, "the onnx graphs are model, and should be ids and model"),
+        (ids_without_tables, "the onnx graphs are ids and model, and should be model"),
+        (of_two_formats, "the ids graphs onnx and pt2 have different outputs"),
+        (table_twice, "a table is there twice: ['user', 'user']"),
+        (lookup_of_nothing, "the ids graph gives ['u', 'i'], and the lookups of the tables need others"),
+        (ids_as_floats, "an output of the ids graph is not int64"),
+        (rows_for_nobody, "table 'user' fills an input 'x', which the model does not take"),
+        (places_for_nobody, "table 'user' fills an input 'x', which the model does not take"),
+        (inlined_with_an_input, "table 'item' is in the graph, and has shards, inputs or ids without end"),
+        (dense_without_size, "table 'item': size is the number of rows of a table with dense ids"),
+        (rows_without_shards, "table 'user' has 1 rows, and its shards have others"),
+        (shard_of_no_file, "needs 'tables/user/shard-00001-of-00001.safetensors', which is not among the files"),
+    ],
+)
+def test_tables_and_graphs_that_do_not_fit_are_refused(edit, said):
+    found = json.loads(manifest_to_json(WITH_TABLES))
+    edit(found)
+    assert said in refusal(found)
 
 
 @pytest.mark.parametrize(

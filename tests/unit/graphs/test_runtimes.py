@@ -44,6 +44,12 @@ def test_a_missing_library_is_told_with_what_installs_it(kind, monkeypatch):
         ((SUM_INPUTS[0],), SUM_OUTPUTS, r"inputs \['left', 'right'\], and its manifest says \['left'\]"),
         ((*SUM_INPUTS, Tensor("more", "float32")), SUM_OUTPUTS, "'more'"),
         ((SUM_INPUTS[0], Tensor("right", "int64")), SUM_OUTPUTS, "input 'right' of the graph is of float32"),
+        (
+            (SUM_INPUTS[0], Tensor("right", "float32", (3,))),
+            SUM_OUTPUTS,
+            r"input 'right' of the graph has the axes \['batch', 2\], and its manifest says \['batch', 3\]",
+        ),
+        ((SUM_INPUTS[0], Tensor("right", "float32")), SUM_OUTPUTS, r"and its manifest says \['batch'\]"),
         (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, and its manifest says \['total'\]"),
         (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "str")), "output 'gap' of the graph is of float32"),
     ],
@@ -51,6 +57,10 @@ def test_a_missing_library_is_told_with_what_installs_it(kind, monkeypatch):
 def test_a_graph_that_is_not_what_its_manifest_says_is_refused(inputs, outputs, said):
     with pytest.raises(ArtifactInvalid, match=said):
         open_sums(inputs, outputs)
+
+
+def test_a_graph_may_have_an_axis_of_its_own_length_where_its_manifest_names_none():
+    open_sums((SUM_INPUTS[0], Tensor("right", "float32", (None,))), SUM_OUTPUTS).close()
 
 
 def test_bytes_that_are_no_graph_are_refused_in_the_librarys_words():
