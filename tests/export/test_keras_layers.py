@@ -1081,7 +1081,7 @@ def test_what_no_graph_could_hold_is_refused_and_the_model_stays_as_it_was(tmp_p
     with pytest.raises(ExportRefused, match="'user' is Ids without a size"):
         save(rows, ps.Features({"user": f.Ids()}).fit(ROWS))
     with pytest.raises(
-        ConfigError, match="outside has 'layers.2', which is the path of no table; those are 'layers.1'"
+        ConfigError, match=r"outside has 'layers.2', which is the path of no table; those are 'layers.1'"
     ):
         save(rows, outside=["layers.2"])
     assert not (tmp_path / "artifact").exists()

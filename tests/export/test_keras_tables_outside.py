@@ -16,6 +16,7 @@ from penstock import embeddings as emb  # noqa: E402
 from penstock import features as f  # noqa: E402
 from penstock.artifact.opened_artifact import open_artifact  # noqa: E402
 from penstock.artifact.served_model import open_model  # noqa: E402
+from penstock.cli.artifact_shown import show_artifact  # noqa: E402
 from penstock.embeddings.offloading import framework_of  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 
@@ -92,18 +93,18 @@ class Masked(Scored):
 
 
 class Flattened(Scored):
-    """Ids whose first axis is not the batch: flattened, those that are there alone, and always the same ones."""
+    """Ids whose first axis is not the batch: flattened, some of them, always the same ones, and a single one."""
 
     def __init__(self):
         super().__init__()
-        self.flat, self.some, self.places = table(), table(), table(3)
+        self.flat, self.some, self.places, self.one = table(), table(), table(3), table()
 
     def vectors(self, user, items, weights):
         batch = keras.ops.shape(items)[0]
         rows = keras.ops.reshape(self.flat(keras.ops.reshape(items, (-1,))), (batch, 3, WIDTH))
         where = tf.where(weights > 0)
         some = tf.scatter_nd(where, self.some(tf.gather_nd(items, where)), tf.cast([batch, 3, WIDTH], tf.int64))
-        return [keras.ops.sum((rows + some) * self.places(tf.range(3)), axis=1)]
+        return [keras.ops.sum((rows + some) * self.places(tf.range(3)), axis=1) + self.one(tf.constant(7))]
 
 
 class InAGraph(Twice):
@@ -115,17 +116,17 @@ class InAGraph(Twice):
 
 
 class Branching(Twice):
-    """Has a branch that only TensorFlow can follow, behind its lookups."""
+    """Has branches that only TensorFlow can follow, before and behind its lookups."""
 
     @tf.function
-    def shifted(self, rows):
-        if tf.reduce_sum(rows) < 0.0:
-            return rows + 0.0
-        return rows * 1.0
+    def kept(self, values):
+        if tf.reduce_sum(values) < 0:
+            return values + 0
+        return values * 1
 
     def vectors(self, user, items, weights):
-        first, *others = super().vectors(user, items, weights)
-        return [self.shifted(first), *others]
+        first, *others = super().vectors(user, self.kept(items), weights)
+        return [self.kept(first), *others]
 
 
 def functional():
@@ -196,6 +197,24 @@ def sequential():
 
 
 USER = ps.Features({"user": f.Ids()})
+
+
+def test_ids_may_be_those_of_a_vocabulary_in_the_model(tmp_path):
+    class Worded(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.words = keras.layers.StringLookup(vocabulary=["red", "green", "blue"])
+            self.word, self.out = table(4), keras.layers.Dense(2)
+
+        def call(self, inputs):
+            return {"score": self.out(self.word(self.words(inputs["word"])))}
+
+    features = ps.Features({"word": f.Text()})
+    asked = [{"word": word} for word in ("red", "blue", "green", "yellow", "red")]
+    rows = emb.offload(Worded(), "memory:", optimizer=emb.SGD(lr=0.1))
+    report = ps.export.save(rows, tmp_path / "saved", features=features, probes=asked, outside=["word"])
+    found = open_model(open_artifact(report.path, trust=True)).predict_rows(asked).values["score"]
+    assert np.allclose(found, answers(rows.model, asked, features), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("make", [Unread, sequential])
@@ -319,7 +338,7 @@ def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_pat
     assert report.rows >= len(probes)
 
 
-def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path):
+def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path, capsys):
     column = tf.feature_column
     colors = column.categorical_column_with_hash_bucket("color", 1000)
     columns = [
@@ -338,6 +357,8 @@ def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path):
         report = ps.export.save(rows, tmp_path / name, features=features, probes=table_of, outside=outside)
         artifact = open_artifact(report.path, trust=True)
         assert [one.path for one in artifact.manifest.outside] == outside
+        show_artifact(artifact, as_json=False)
+        assert ("no raw features" in capsys.readouterr().out) == bool(outside)
         found[name] = open_model(artifact).predict_rows(table_of).values["output"]
     assert np.allclose(found["outside"], found["inlined"], rtol=1e-5, atol=1e-6)
 

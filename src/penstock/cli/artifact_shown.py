@@ -33,6 +33,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
         print_json({**told, "features": msgspec.json.decode(artifact.features.to_json())})
         return
     size = sum(entry.bytes for entry in manifest.files.values())
+    alone = "no raw features, as tables lie outside of the graph" if manifest.outside else "raw features"
     batch = manifest.batch
     _print_pairs(
         f"{manifest.name}: {readable_path(artifact.path)}",
@@ -47,6 +48,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
             ("classes", "none" if manifest.classes is None else ", ".join(map(str, manifest.classes))),
             ("libraries", ", ".join(f"{name} {version}" for name, version in manifest.libraries.items())),
             ("metadata", printable_json(manifest.metadata)),
+            *([("TensorFlow alone", f"serves {alone}")] if "saved_model" in manifest.formats else []),
         ],
     )
     features = artifact.features

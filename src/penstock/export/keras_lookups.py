@@ -1,8 +1,8 @@
 """Take the lookups of some tables out of a model of Keras: its graph becomes two functions.
 
 The function `ids` gives the ids of every lookup, in the order in which the model makes them, and computes nothing else.
-The function `rows` takes the distinct rows of each table outside, and for each lookup there the places of its ids among
-them.
+The function `model` takes the distinct rows of each table outside, and for each lookup there the places of its ids
+among them.
 
 TensorFlow follows the model twice.  Each time its embedding layers are of another class, which knows what to note and
 what to take, and they are as before in the end.
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 import keras
@@ -22,21 +21,10 @@ from penstock.embeddings.keras_layers import plain_functions
 from penstock.errors import ExportRefused
 from penstock.export.exporter import GraphSignature
 from penstock.export.keras_model import Inputs, tensor_spec
-from penstock.export.naming import LookupNames, TracedLookup, split_signatures
+from penstock.export.split_model import LookupNames, SplitModel, TracedLookup, split_signatures
 
 BATCH_SIZES: Final = (1, 2, 3, 5)
 """Batches that tell whether the first axis of ids is the batch: no length is a multiple of all of them by chance."""
-
-
-@dataclass(frozen=True)
-class SplitModel:
-    """Both functions of a model, traced."""
-
-    ids: Any
-    ids_signature: GraphSignature
-    rows: Any
-    rows_signature: GraphSignature
-    lookups: Sequence[TracedLookup]
 
 
 def split_model(
@@ -77,9 +65,9 @@ def _split(
     names: LookupNames,
 ) -> SplitModel:
     ids, lookups = _trace_ids(call, layers, signature, names)
-    ids_signature, rows_signature = split_signatures(signature, lookups, outside, names)
-    rows = _trace_rows(call, {path: layers[path] for path in outside}, rows_signature, names, lookups)
-    return SplitModel(ids, ids_signature, rows, rows_signature, lookups)
+    ids_signature, model_signature = split_signatures(signature, lookups, outside, names)
+    model = _trace_model(call, {path: layers[path] for path in outside}, model_signature, names, lookups)
+    return SplitModel(ids, ids_signature, model, model_signature, lookups)
 
 
 class _IdsTrace:
@@ -91,7 +79,8 @@ class _IdsTrace:
         """The layer's path, by the name of the operation that stands for its rows."""
 
     def rows_of(self, path: str, ids: Any, width: int) -> Any:
-        self.seen.append((path, tf.identity(ids)))  # an operation of its own also where the ids are an input
+        # An operation of its own, also where the ids are an input.
+        self.seen.append((path, tf.reshape(ids, [1]) if ids.shape.rank == 0 else tf.identity(ids)))
         marker = tf.compat.v1.placeholder(tf.float32, (1, width), name="rows")
         self.markers[marker.op.name] = path
         return tf.gather(marker, tf.zeros_like(ids))
@@ -105,7 +94,8 @@ class _RowsTrace:
         self._places = places
 
     def rows_of(self, path: str, ids: Any, width: int) -> Any:
-        found = tf.gather(self._rows[path], next(self._places))
+        places = next(self._places)
+        found = tf.gather(self._rows[path], places[0] if ids.shape.rank == 0 else places)
         found.set_shape((*ids.shape, width))
         return found
 
@@ -240,7 +230,7 @@ def _ids_of(function: Any, signature: GraphSignature, rows: slice) -> dict[str, 
     return {name: tensor.numpy() for name, tensor in function(inputs).items()}
 
 
-def _trace_rows(
+def _trace_model(
     call: Callable[[Inputs], Inputs],
     outside: Mapping[str, Any],
     signature: GraphSignature,

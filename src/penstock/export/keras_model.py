@@ -259,7 +259,7 @@ def _check_holds(tensor: Tensor, declared: Any) -> None:
 
 
 def tensor_spec(tensor: Tensor, batch: int | None = None) -> Any:
-    """What a function of TensorFlow takes for `tensor`: any batch, or one of that size."""
+    """Spec of `tensor` for a function of TensorFlow: of any batch, or one of that size."""
     import tensorflow as tf
 
     dtype = tf.string if tensor.dtype == "str" else tf.as_dtype(tensor.dtype)
@@ -267,7 +267,7 @@ def tensor_spec(tensor: Tensor, batch: int | None = None) -> Any:
 
 
 def traced(trace: Callable[[], T], format: str) -> T:  # noqa: A002
-    """What `trace` returns, which has TensorFlow follow a model; ExportRefused where it cannot."""
+    """Have TensorFlow follow a model, which `trace` does, and return its result; ExportRefused where it cannot."""
     with quietly():
         try:
             return trace()

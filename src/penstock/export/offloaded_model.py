@@ -21,7 +21,7 @@ from penstock.embeddings.training_store import TableShape
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
 from penstock.export.keras_model import FOLDER, KerasExporter, refuse_python, traced
-from penstock.export.naming import LookupNames, TracedLookup
+from penstock.export.split_model import LookupNames, TracedLookup
 from penstock.export.torch_model import TorchExporter, exported_module, torch_export, write_program
 from penstock.features.kinds import Ids
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
-    from penstock.export.torch_lookups import SplitModel
+    from penstock.export.split_model import SplitModel
     from penstock.features.feature_spec import Features
 
 
@@ -207,13 +207,13 @@ class _KerasExporter(_OffloadedExporter, KerasExporter):
 
         split = traced(lambda: split_model(answer, self._layers, self._fed(), signature, self._names), format)
         self._traced = split.lookups
-        for function in (split.ids, split.rows):
+        for function in (split.ids, split.model):
             refuse_python(function, format)
-        self.save({"ids": split.ids, "rows": split.rows}, format, folder)
-        ids, rows = split.ids_signature, split.rows_signature
+        self.save({"ids": split.ids, "rows": split.model}, format, folder)
+        ids, model = split.ids_signature, split.model_signature
         return [
             GraphEntry(format, FOLDER, ids.inputs, ids.outputs, "ids"),
-            GraphEntry(format, FOLDER, rows.inputs, rows.outputs, "model"),
+            GraphEntry(format, FOLDER, model.inputs, model.outputs, "model"),
         ]
 
     def _call(self, tensors: Any) -> Any:

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from penstock.errors import ExportRefused
 from penstock.export.exporter import GraphSignature
-from penstock.export.naming import LookupNames, TracedLookup, split_signatures
+from penstock.export.split_model import LookupNames, SplitModel, TracedLookup, split_signatures
 from penstock.export.torch_model import EXAMPLE_ROWS, example_inputs, flat_module, outputs_of
 
 MARKER: Final = "penstock_marker"
@@ -34,17 +34,6 @@ SOME: Final = 11
 class _Lookup(TracedLookup):
     axes: tuple[Any, ...] = field(repr=False)
     """For each axis: its length, or (a, b) where it is a times the batch and b, or None where only a run tells."""
-
-
-@dataclass(frozen=True)
-class SplitModel:
-    """Both graphs of a module, as exported programs."""
-
-    ids: Any
-    ids_signature: GraphSignature
-    model: Any
-    model_signature: GraphSignature
-    lookups: Sequence[TracedLookup]
 
 
 def split_module(
