@@ -246,6 +246,22 @@ def test_a_table_that_is_for_training_alone_is_left_out(tmp_path):
     assert not list(report.path.glob("tables/user"))
 
 
+def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path):
+    class Idle(Twice):
+        def vectors(self, user, items, weights):
+            first = self.user(user) if self.training else self.items(items[:, 0])
+            return [first, self.items(items[:, 1]), self.items(items[:, 2])]
+
+    rows = trained(Idle)
+    with pytest.raises(ExportRefused, match="feature 'user' is Ids without a size"):  # nothing would check its ids
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, many=3), "weights": f.Numeric()})
+    probes = [row for row in ROWS if row["user"] >= 0]
+    report = ps.export.save(rows, tmp_path / "saved", features=sized, probes=probes, formats=FORMATS)
+    manifest = open_artifact(report.path).manifest
+    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"] * 2)
+
+
 def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_path):
     spec = ps.Features({"rows_0": f.Ids(), "places_0_0": f.Numeric(), "ids_0_0": f.Numeric()})
 

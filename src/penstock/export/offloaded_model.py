@@ -77,8 +77,11 @@ class _OffloadedExporter:
             for path, spec in tables.items()
             if spec.size is None or path in outside or 4 * spec.size * spec.width > inline_limit
         )
-        if self._outside:
-            return
+        if not self._outside:
+            self._refuse_unchecked_ids()
+
+    def _refuse_unchecked_ids(self) -> None:
+        """Refuse a feature that takes any id, where no table is outside and so nothing checks the ids of lookups."""
         for name, kind in self._features.kinds.items():
             if isinstance(kind, Ids) and kind.size is None:
                 raise ExportRefused(
@@ -97,7 +100,7 @@ class _OffloadedExporter:
 
     def write_tables(self, folder: Path, saved: str, shard_bytes: int) -> Sequence[TableEntry]:
         """Write the rows of the tables outside, while others may go on to train them."""
-        if not self._outside:
+        if not self._looked_up & set(self._outside):
             return ()
         lookups: dict[str, list[Lookup]] = defaultdict(list)
         for one in self._traced:
@@ -141,6 +144,8 @@ class _OffloadedExporter:
             self._seen = seen
             answer: ModelAnswer = ask()
         self._looked_up |= {one.path for one in seen}
+        if not self._looked_up & set(self._outside):
+            return answer
         names = self._names.of_lookups([one.path for one in seen])
         ids = {name: np.atleast_1d(one.ids) for one, (_, name) in zip(seen, names, strict=True)}
         parts: dict[str, list[RecordedRows]] = defaultdict(list)
@@ -168,6 +173,10 @@ class _TorchExporter(_OffloadedExporter, TorchExporter):
         from penstock.export.torch_lookups import split_module
 
         entries = []
+        outside = {path: self._rows.tables[path].width for path in self._outside if path in self._looked_up}
+        if not outside:  # they are for training alone
+            self._refuse_unchecked_ids()
+            return super().write_graphs(format, folder, signature)
         with self.followed(format):
             split = self._split = self._split or torch_export(
                 lambda: split_module(self._model, self._layers, self._fed(), signature, self._names), format
