@@ -398,6 +398,16 @@ def test_an_int32_on_the_way_of_an_id_fails_the_proof(tmp_path):
 # -- versions ---------------------------------------------------------------------------------------------------------
 
 
+def test_an_id_that_no_probe_has_and_no_float_holds_fails_the_proof_where_another_is_looked_up(tmp_path):
+    class Remainder(Plain):  # ONNX Runtime computes fmod of int64 in float64
+        def vectors(self, user, items, weights):
+            return [self.user(torch.fmod(user, 1000))]
+
+    small = [{**row, "user": place} for place, row in enumerate(ROWS)]
+    with pytest.raises(ExportRefused, match=r"that the proof makes of yours, .*'ids_0_0' looks up int64\[1\] \[808\]"):
+        ps.export.save(trained(Remainder), tmp_path / "saved", features=SPEC, probes=small)
+
+
 class Numbered(nn.Module):
     """Answers with the row of a user, and with its own weight, which are both the version's number."""
 

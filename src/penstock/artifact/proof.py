@@ -15,7 +15,7 @@ import msgspec
 from penstock.artifact.fresh_process import carry_out
 from penstock.artifact.probes import recorded_files
 from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
-from penstock.artifact.replay_messages import CHECK, MADE, REFUSED_ROWS, CheckRows, ProofOrder, Proved
+from penstock.artifact.replay_messages import CHECK, FAR, MADE, REFUSED_ROWS, CheckRows, ProofOrder, Proved
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ def prove(
     with tempfile.TemporaryFile() as file:
         more = None
         if check is not None or made is not None:
-            answered = made.answered if made is not None else None
-            _write_rows(file, check, answered, made.refused if made is not None else ())
-            more = CheckRows(file.fileno(), len(check.rows) if check else 0, len(answered.rows) if answered else 0)
+            made = made or MadeRows(None, ())
+            parts = {CHECK: check, MADE: made.answered, FAR: made.far}
+            _write_rows(file, parts, made.refused)
+            more = CheckRows(file.fileno(), *(len(part.rows) if part is not None else 0 for part in parts.values()))
         order = ProofOrder(
             artifact=os.fspath(Path(folder).absolute()),
             check=more,
@@ -74,11 +75,9 @@ def prove(
     return Proof(result.rows, result.worst)
 
 
-def _write_rows(
-    file: IO[bytes], check: Recorded | None, answered: Recorded | None, refused: Sequence[RefusedRow]
-) -> None:
+def _write_rows(file: IO[bytes], parts: Mapping[str, Recorded | None], refused: Sequence[RefusedRow]) -> None:
     with ZipFile(file, "w") as archive:
-        for folder, recorded in ((CHECK, check), (MADE, answered)):
+        for folder, recorded in parts.items():
             for path, content in recorded_files(recorded) if recorded is not None else ():
                 archive.writestr(f"{folder}/{path}", content)
         archive.writestr(REFUSED_ROWS, msgspec.json.encode(refused))

@@ -98,3 +98,5 @@ class MadeRows:
     """Rows that the model answered, and a graph has to answer alike; None where there are none."""
     refused: Sequence[RefusedRow]
     """Rows that it refused, and a graph has to refuse."""
+    far: Recorded | None = None
+    """Rows with ids that no float32 holds, for which a graph has to look up the same ids; None where there are none."""

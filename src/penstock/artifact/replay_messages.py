@@ -13,6 +13,8 @@ CHECK: Final = "check"
 """The folder with the rows to check, in the file that the order names."""
 MADE: Final = "made"
 """The folder with rows that were made and that the model answered."""
+FAR: Final = "far"
+"""The folder with rows that were made of ids that no float32 holds."""
 REFUSED_ROWS: Final = "refused.json"
 """The file with rows that were made and that the model refused."""
 
@@ -21,11 +23,13 @@ class CheckRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows besides those in the artifact."""
 
     descriptor: int
-    """A zip file without a name, with the `recorded_files` below `CHECK` and `MADE`; the process inherits it."""
+    """A zip file without a name, with the `recorded_files` below `CHECK`, `MADE` and `FAR`; the process inherits it."""
     rows: int
     """How many are to be checked; 0: there is no folder `CHECK`."""
     made: int = 0
     """How many were made and answered; 0: there is no folder `MADE`."""
+    far: int = 0
+    """How many were made of such ids; 0: there is no folder `FAR`."""
 
 
 class ProofOrder(msgspec.Struct, frozen=True, tag="prove", forbid_unknown_fields=True):

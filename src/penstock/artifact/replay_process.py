@@ -20,6 +20,7 @@ from penstock.artifact.probes import read_recorded
 from penstock.artifact.recorded import MadeRows, Recorded, RefusedRow
 from penstock.artifact.replay_messages import (
     CHECK,
+    FAR,
     MADE,
     REFUSED_ROWS,
     Begun,
@@ -36,7 +37,7 @@ from penstock.artifact.replay_messages import (
     message_to_line,
     order_from_text,
 )
-from penstock.artifact.replaying import refuse_outside, replay, replay_made, replay_refused, replay_rows
+from penstock.artifact.replaying import refuse_outside, replay, replay_ids, replay_made, replay_refused, replay_rows
 from penstock.artifact.row_stores import check_rows, mapped_rows
 from penstock.artifact.served_model import open_model
 from penstock.artifact.trusting import check_trust
@@ -125,10 +126,10 @@ def _more_rows(artifact: Artifact, check: CheckRows) -> tuple[Recorded | None, M
     with open(check.descriptor, "rb") as file, ZipFile(file) as archive:  # noqa: PTH123  # a descriptor, no path
         found = [
             read_recorded(archive.read, folder, rows=rows, **kinds) if rows else None
-            for folder, rows in ((CHECK, check.rows), (MADE, check.made))
+            for folder, rows in ((CHECK, check.rows), (MADE, check.made), (FAR, check.far))
         ]
         refused = msgspec.json.decode(archive.read(REFUSED_ROWS), type=list[RefusedRow])
-    return found[0], MadeRows(found[1], refused)
+    return found[0], MadeRows(found[1], refused, found[2])
 
 
 def _replay_all(
@@ -150,6 +151,8 @@ def _replay_all(
     replay_refused(model, made.refused, parts[0].rows[0])
     if made.answered is not None:
         replay_made(model, made.answered, tolerance=tolerance)
+    if made.far is not None and model.lookups is not None:
+        replay_ids(model, model.lookups, made.far)
     model.close()
     return worst
 

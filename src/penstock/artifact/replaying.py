@@ -195,6 +195,27 @@ def replay_made(model: ServedModel, made: Recorded, *, tolerance: tuple[float, f
         ) from error
 
 
+def replay_ids(model: ServedModel, lookups: Lookups, far: Recorded) -> None:
+    """See that rows with ids that no float32 holds have the ids looked up that the model has looked up for them.
+
+    Raises:
+        ExportRefused: others are; the message has the row, which nobody gave.
+    """
+    items = _items(ItemDecoder(model.features.item_type()), far.rows, json.dumps)
+    for place, inputs in _encoded_batches(model.features, items, 1, 0):
+        row = msgspec.json.encode(far.rows[place]).decode()
+        try:
+            with graph_asked(model.format, rows=1):
+                ids = lookups.look_up(inputs).ids
+            _check_ids(lookups, ids, far, slice(place, place + 1), 0, is_all=False)
+        except ExportRefused as error:
+            raise ExportRefused(
+                f"of the rows that the proof makes of yours, {row}: {error}; compute the ids otherwise, or with the "
+                "features",
+                format=model.format,
+            ) from error
+
+
 def replay_refused(model: ServedModel, refused: Sequence[RefusedRow], answered: Mapping[str, Any]) -> None:
     """See that rows which the model refuses are refused: each alone, and all together beside one that is answered.
 

@@ -38,6 +38,8 @@ class MadeRow(NamedTuple):
 
     Numbers beyond those that were given are not: in float32 such answers differ, and it is told of elsewhere.
     """
+    has_far_id: bool = False
+    """Whether it has an id that no float32 holds, so that the ids that the model looks up for it are compared alone."""
 
 
 def made_rows(features: Features, rows: Sequence[Mapping[str, Any]]) -> list[MadeRow]:
@@ -54,12 +56,9 @@ def _all_made(features: Features, rows: Sequence[Mapping[str, Any]]) -> Iterator
                 row = {**base, column: [value] if is_many else value}
                 if (weights := getattr(kind, "weights", None)) is not None and is_many:
                     row[weights] = [1.0]
-                yield MadeRow(row, _is_compared(kind, value))
-
-
-def _is_compared(kind: Kind, value: Any) -> bool:
-    is_far = isinstance(value, int) and not 0 <= value < FLOAT32_WHOLE
-    return not isinstance(kind, Numeric | Bucketized) and not is_far
+                is_far = isinstance(value, int) and not 0 <= value < FLOAT32_WHOLE
+                is_number = isinstance(kind, Numeric | Bucketized)
+                yield MadeRow(row, not is_number and not is_far, is_far and isinstance(kind, Ids))
 
 
 def odd_values(kind: Kind, given: Sequence[Any]) -> list[Any]:

@@ -207,6 +207,8 @@ def save_exported(
         if exporter.refuses_rows:
             with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):  # of rows that nobody has
                 made = ask_made(exporter, features, asked)
+        elif asked.probes.ids:
+            made = MadeRows(None, (), _ask_far(exporter, features, asked))
         graphs: list[GraphEntry] = []
         with exporter.materialized():
             for format_ in formats:
@@ -305,6 +307,17 @@ def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> Made
         recorded if recorded is not None and recorded.rows else None,
         [RefusedRow(kept[place].row, reason) for place, reason in refused.items()],
     )
+
+
+def _ask_far(exporter: ModelExporter, features: Features, asked: _Asked) -> Recorded | None:
+    """Ask the model about made rows with ids that no float32 holds; those that it refuses are left out."""
+    rows = [one.row for one in made_rows(features, asked.probes.rows) if one.has_far_id]
+    encoded = features.encode_rows(rows)
+    made = Recorded([rows[place] for place in encoded.kept], encoded.inputs, {})
+    refused = _refused(exporter, made)
+    answered = [place for place in range(len(made.rows)) if place not in refused]
+    recorded = _answered(exporter, made.of_rows(answered), asked.outputs) if answered else None
+    return recorded if recorded is not None and recorded.rows else None
 
 
 def _refused(exporter: ModelExporter, made: Recorded) -> dict[int, str]:
