@@ -290,9 +290,11 @@ def example_inputs(signature: GraphSignature) -> dict[str, Any]:
 def _write_onnx(program: Any, path: Path, signature: GraphSignature) -> None:
     import torch
 
-    inputs = [tensor.name for tensor in signature.inputs]
-    # Outputs go by position; a name in the file must not be that of an input.
-    outputs = [f"{t.name}_output" if t.name in inputs else t.name for t in signature.outputs]
+    inputs, outputs = [tensor.name for tensor in signature.inputs], [tensor.name for tensor in signature.outputs]
+    # Outputs go by position; a name in the file must be that of no input and of no other output.
+    for place in range(len(outputs)):
+        while outputs[place] in inputs or outputs.count(outputs[place]) > 1:
+            outputs[place] += "_output"
     written = torch.onnx.export(
         program, dynamo=True, input_names=inputs, output_names=outputs, external_data=False, verbose=False
     )
