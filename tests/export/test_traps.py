@@ -178,7 +178,7 @@ def test_a_size_that_tensorflow_has_fixed_is_refused_by_the_proof(tmp_path):
 )
 def test_a_model_that_answers_otherwise_when_it_is_asked_again_is_refused(tmp_path, model):
     error = refused(model, tmp_path)
-    assert "reads a clock or draws random numbers" in str(error)
+    assert "reads a clock, draws random numbers" in str(error)
     assert (error.output, error.expected != error.got) == ("output", True)
 
 

@@ -275,4 +275,5 @@ def _named(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ELOOP:  # no link is followed
             raise _invalid(path, f"cannot be read: it is a link{_remedy('link')}") from error
-        raise _invalid(path, f"cannot be read: {error.strerror}") from error
+        more = "; `ulimit -n` bounds how many a process has: raise it" if error.errno == errno.EMFILE else ""
+        raise _invalid(path, f"cannot be read: {error.strerror}{more}") from error

@@ -55,8 +55,8 @@ class MappedRowStore:
             saved: the text of the save that wrote them, as `write_shards` was given it.
 
         Raises:
-            ArtifactInvalid: a file is no regular one, or its size or its header is another.
-            OSError: it cannot be mapped; or what `open_file` raises.
+            ArtifactInvalid: a file is no regular one, its size or its header is another, or it cannot be mapped.
+            OSError: its header cannot be read; or what `open_file` raises.
         """
         self._tables = {name: _Table(table, open_file, saved) for name, table in tables.items()}
         self._readers = _Readers()
@@ -193,7 +193,7 @@ def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], s
                 "its header is another",
                 file=file,
             )
-        mapped = mmap.mmap(descriptor, layout.size, prot=mmap.PROT_READ)
+        mapped = _map(file, descriptor, layout.size)
         # Else the kernel reads ahead around every row that is not in memory, which may be megabytes for each.
         mapped.madvise(mmap.MADV_RANDOM)
     finally:
@@ -206,3 +206,14 @@ def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], s
             np.frombuffer(mapped, "<i8", layout.samples, layout.index_at),
         )
     return _MappedShard(shard, rows.reshape(shard.rows, -1), by_id)
+
+
+def _map(file: str, descriptor: int, size: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+    except OSError as error:
+        raise ArtifactInvalid(
+            f"{file} cannot be mapped: {error.strerror}; `ulimit -v` bounds the bytes and vm.max_map_count the number "
+            "of what a process maps: raise them, or save with a greater shard_bytes",
+            file=file,
+        ) from error

@@ -226,7 +226,8 @@ def _rows_of_a_shard(shape: TableShape, shard_bytes: int, *, indexed: bool, save
     def size(rows: int) -> int:
         return _layout_of(metadata, rows, shape.width, indexed=indexed).size
 
-    return max(1, bisect_right(range(1, shard_bytes // (4 * shape.width) + 1), shard_bytes, key=size))
+    most = min(shard_bytes, _MOST_ID) // (4 * shape.width)  # a range has no more numbers
+    return max(1, bisect_right(range(1, most + 1), shard_bytes, key=size))
 
 
 def _checked(chunks: Iterable[tuple[Ids, Rows]], shape: TableShape) -> Iterator[tuple[Ids, Rows]]:

@@ -472,8 +472,9 @@ def _ask_again(exporter: ModelExporter, recorded: Recorded, tolerance: tuple[flo
         if found.problem:
             raise _otherwise(
                 found,
-                "the model answers a row differently when it is asked again, as one that reads a clock or draws "
-                f"random numbers: output {name!r}, row {found.row}: first {found.expected!r}, then {found.got!r}",
+                "the model answers a row differently when it is asked again, as one that reads a clock, draws random "
+                "numbers, or has rows in a store where somebody trains meanwhile: "
+                f"output {name!r}, row {found.row}: first {found.expected!r}, then {found.got!r}",
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from hashlib import sha256
@@ -131,6 +132,18 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(artifact, f
 def test_a_file_that_may_not_be_read_is_refused(artifact, file):
     (artifact / file).chmod(0)
     assert "cannot be read: Permission denied" in refusal(artifact, file)
+
+
+def test_a_file_more_than_a_process_may_open_is_told_with_the_limit(artifact, monkeypatch):
+    real = os.open
+
+    def limited(path, *args, **options):
+        if path == "model.onnx":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", limited)
+    assert "cannot be read: Too many open files; `ulimit -n` bounds" in refusal(artifact, "model.onnx")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

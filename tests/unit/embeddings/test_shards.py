@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -72,7 +73,7 @@ def test_safetensors_reads_what_was_written(tmp_path, shape, ids):
 
 
 @pytest.mark.parametrize(("shape", "ids"), [(ANY, IDS[:100]), (TableShape("few", WIDTH, size=300), EVERY[:300])])
-@pytest.mark.parametrize("shard_bytes", [1, 5000, 2**29])
+@pytest.mark.parametrize("shard_bytes", [1, 5000, 2**29, 2**80])
 def test_a_shard_is_as_large_as_it_may_be_and_its_rows_are_aligned(tmp_path, shape, ids, shard_bytes):
     table = written(tmp_path, shape, ids, shard_bytes=shard_bytes)
     for shard, layout in zip(table.shards, layouts(table), strict=True):
@@ -268,6 +269,16 @@ def test_a_shard_that_is_another_is_not_opened(tmp_path, other, spoil, words):
     del caught
     gc.collect()
     assert descriptors_open() == before
+
+
+def test_a_shard_that_the_system_does_not_map_is_told_with_what_bounds_it(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    table = written(tmp_path)
+    monkeypatch.setattr(mapped_rows.mmap, "mmap", full)
+    with pytest.raises(ArtifactInvalid, match=r"safetensors cannot be mapped: Cannot allocate memory; `ulimit -v` .*"):
+        opened(tmp_path, table)
 
 
 def test_another_save_than_the_manifest_s_is_told(tmp_path):
