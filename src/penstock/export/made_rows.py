@@ -25,6 +25,8 @@ NEVER_SEEN: Final = "never seen \u2013 7c1f"
 LARGEST: Final = 3.0e38
 """A number that float32 holds, and of which hardly anything can be computed in it."""
 LARGEST_ID: Final = 2**63 - 1
+UNSIGNED_HALF: Final = 2**31
+"""From here to 2**32 the lower half of an int64 is negative as an int32: ONNX Runtime 1.31 takes a wrong minimum."""
 FLOAT32_WHOLE: Final = 2**24
 """From here on not every integer is a float32, and a model may count with an id as with a number."""
 
@@ -76,7 +78,7 @@ def odd_values(kind: Kind, given: Sequence[Any]) -> list[Any]:
         case Ids():
             ids = [int(value) for value in values]
             last = LARGEST_ID if kind.size is None else kind.size - 1
-            return [None, 0, -1, *{min(max(ids, default=0) + 1, last), last}]
+            return [None, 0, -1, *{min(max(ids, default=0) + 1, last), min(UNSIGNED_HALF, last), last}]
         case Text():
             return [None, "", NEVER_SEEN, *rewritten_texts(_distinct(values))]
         case Vocabulary():

@@ -9,10 +9,12 @@ import pytest
 import penstock as ps
 from penstock.artifact.manifest import Lookup
 from penstock.artifact.opened_artifact import open_artifact
+from penstock.artifact.recorded import Recorded
+from penstock.artifact.replaying import replay_ids
 from penstock.artifact.row_stores import open_row_store
 from penstock.artifact.served_model import open_model
 from penstock.embeddings.row_store import MemoryRowStore
-from penstock.errors import ArtifactInvalid, ConfigError
+from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
 from tiny_artifacts import ITEM, TABLE_ROWS, USER, USERS, item_rows, table_model, user_rows, write_tables
 
 
@@ -62,6 +64,26 @@ def test_an_id_that_is_none_of_its_table_fails_its_row_alone(model):
         "table 'item' has the ids from 0 to 3, and 4 is looked up"
     ] * 2
     assert found.invalid[1].path == ""
+
+
+def test_made_ids_that_are_others_where_two_are_looked_up_at_once_fail_the_proof(model):
+    class Halved:
+        """The graph of the ids, which keeps the lower half of each where there are several."""
+
+        def __init__(self, graph):
+            self.outputs, self.close, self._graph = graph.outputs, graph.close, graph
+
+        def run(self, inputs):
+            user, item = self._graph.run(inputs)
+            return [user if len(user) == 1 else user % 2**32, item]
+
+    rows = rows_of([2**40 + 7])
+    inputs = model.features.encode(rows)
+    far = Recorded(rows, inputs, {}, {"ids_0_0": inputs["user"], "ids_1_0": inputs["user"] % 5})
+    replay_ids(model, model.lookups, far)
+    model.lookups.graph = Halved(model.lookups.graph)
+    with pytest.raises(ExportRefused, match=r'"user":1099511627783.*looks up int64\[3\] \[7, 7, 7\]'):
+        replay_ids(model, model.lookups, far)
 
 
 def with_table(model, **changes):

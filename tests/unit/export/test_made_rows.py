@@ -37,10 +37,10 @@ def test_numbers_are_tried_beyond_those_that_were_given_and_only_asked_for_an_an
 
 def test_ids_are_tried_at_their_limits_and_compared_where_float32_holds_them():
     found = dict(made("shop"))
-    assert {None, 0, -1, 8, 2**63 - 1} == set(found)
+    assert {None, 0, -1, 8, 2**31, 2**63 - 1} == set(found)
     assert [found[value] for value in (0, 8, -1, 2**63 - 1)] == [True, True, False, False]
     assert all(compared is (value is None or 0 <= value < FLOAT32_WHOLE) for value, compared in found.items())
-    assert {one.row["shop"] for one in made_rows(SPEC, ROWS) if one.has_far_id} == {-1, 2**63 - 1}
+    assert {one.row["shop"] for one in made_rows(SPEC, ROWS) if one.has_far_id} == {-1, 2**31, 2**63 - 1}
 
 
 def test_categories_are_the_known_ones_and_one_that_is_in_no_row():
