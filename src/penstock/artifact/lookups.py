@@ -30,6 +30,10 @@ class WrongId:
     table: str
     id: int
     size: int
+    input: str = ""
+    """The input that has these ids; "" where the model computes them."""
+    place: int = 0
+    """Which value of a row of that input it is."""
 
     def __str__(self) -> str:
         return f"table {self.table!r} has the ids from 0 to {self.size - 1}, and {self.id} is looked up"
@@ -77,7 +81,7 @@ class Lookups:
         """
         given = self.graph.run(inputs)
         ids = {tensor.name: array for tensor, array in zip(self.graph.outputs, given, strict=True)}
-        self._check(ids)
+        self._check(ids, inputs)
         outside = [table for table in self.tables if table.placed == "outside"]
         distinct, fed = {}, dict[str, NDArray[Any]]()
         for table in outside:
@@ -109,27 +113,33 @@ class Lookups:
         self.graph.close()
         self.store.close()
 
-    def _check(self, ids: Arrays) -> None:
+    def _check(self, ids: Arrays, inputs: Arrays) -> None:
         wrong: dict[int, WrongId] = {}
         for table in self.tables:
             for lookup in table.lookups:
-                for row, why in _wrong_ids(table, lookup, ids[lookup.ids]).items():
+                for row, why in _wrong_ids(table, lookup, ids[lookup.ids], inputs).items():
                     wrong.setdefault(row, why)
         if wrong:
             raise WrongIds(wrong)
 
 
-def _wrong_ids(table: TableEntry, lookup: Lookup, ids: np.ndarray[Any, Any]) -> dict[int, WrongId]:
+def _wrong_ids(table: TableEntry, lookup: Lookup, ids: np.ndarray[Any, Any], inputs: Arrays) -> dict[int, WrongId]:
     if table.size is None or not ids.size or (ids.min() >= 0 and ids.max() < table.size):
         return {}
     outside = (ids < 0) | (ids >= table.size)
     if not lookup.by_row:
         raise InvalidItem(str(WrongId(table.name, int(ids[outside][0]), table.size)))
+    source = next((name for name, array in inputs.items() if _are_same(array, ids)), "")
     flat, ids = outside.reshape(len(ids), -1), ids.reshape(len(ids), -1)
-    return {
-        row: WrongId(table.name, int(ids[row][flat[row]][0]), table.size)
-        for row in np.flatnonzero(flat.any(axis=1)).tolist()
-    }
+    wrong: dict[int, WrongId] = {}
+    for row in np.flatnonzero(flat.any(axis=1)).tolist():
+        place = int(flat[row].argmax())
+        wrong[row] = WrongId(table.name, int(ids[row][place]), table.size, source, place)
+    return wrong
+
+
+def _are_same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
 
 
 def _places(lookups: Sequence[Ids]) -> tuple[Ids, list[NDArray[np.int64]]]:

@@ -90,7 +90,7 @@ class ServedModel:
                     for place, why in error.refusals.items()
                 }
             except WrongIds as error:
-                refused = {place: _wrong_id(self.features, inputs, place, why) for place, why in error.rows.items()}
+                refused = {place: _wrong_id(self.features, why) for place, why in error.rows.items()}
             invalid = invalid | {kept[place]: why for place, why in refused.items()}
             good = [place for place in range(len(kept)) if place not in refused]
             inputs = {name: array[good] for name, array in inputs.items()}
@@ -178,15 +178,9 @@ def _invalid_item(
     return InvalidItem(f"{shown_value(values[column])} {why.reason}", path=f"$.{column}")
 
 
-def _wrong_id(features: Features, inputs: Arrays, place: int, why: WrongId) -> InvalidItem:
-    """Why a row is refused, with the column where the id is that of a single one."""
-    places = [
-        (name, at)
-        for name, array in inputs.items()
-        if array.dtype.kind == "i"
-        for at in np.flatnonzero(np.atleast_1d(array[place]).ravel() == why.id).tolist()
-    ]
-    column = features.column_at(*places[0]) if len(places) == 1 else None
+def _wrong_id(features: Features, why: WrongId) -> InvalidItem:
+    """Why a row is refused, with the column where its values are the ids."""
+    column = features.column_at(why.input, why.place) if why.input else None
     return InvalidItem(str(why), path="" if column is None else f"$.{column}")
 
 
