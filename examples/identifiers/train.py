@@ -15,7 +15,6 @@ from penstock import embeddings as emb
 from penstock import features as f
 
 PARTS, EPOCHS = 24, 4
-
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the threads of many processes would wait for each other
 learnt, held_out = files(every=int(sys.argv[3]) if len(sys.argv) > 3 else 1)
@@ -49,8 +48,8 @@ def accuracy(_: None) -> float:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task: it may have trained nothing."""
-    checked = {"probes": held_out[:16], "check": held_out[16:]}
-    return {"model": rows, "features": features, "name": "identifiers", "outside": list(rows.tables), **checked}
+    rest = {"features": features, "probes": held_out[:16], "check": held_out[16:]}
+    return {"model": rows, "name": "identifiers", "outside": ["bag"], **rest}
 
 
 if __name__ == "__main__":

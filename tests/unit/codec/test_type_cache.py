@@ -50,7 +50,7 @@ def check(kind):
     TypeCheck(kind).item(PLAIN)
 
 def read(kind):
-    read_strictly(DATA, kind, file="a", schema=1, remedy="", check=lambda found: None)
+    read_strictly(DATA, kind, file="a", schemas=(1,), remedy="", check=lambda found: None)
 
 def describe(kind):
     assert "Whole" in json_schema(kind)[1]

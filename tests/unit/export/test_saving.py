@@ -170,7 +170,7 @@ def test_a_wider_tolerance_lets_it_pass(tmp_path):
 
 def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
     error = refusal(tmp_path, ExportRefused, Exporter(lambda answers, asked: answers + asked))
-    assert "reads a clock or draws random numbers" in str(error)
+    assert "reads a clock, draws random numbers" in str(error)
     assert error.output == "probability"
     assert error.got - error.expected == pytest.approx(1)
 
