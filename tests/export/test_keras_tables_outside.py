@@ -296,6 +296,21 @@ def test_as_many_ids_as_rows_are_not_by_the_row_in_another_order_or_where_values
     assert [lookup.by_row for lookup in artifact.manifest.lookups] == [False, False]
 
 
+def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path):
+    class Idle(Twice):
+        def vectors(self, user, items, weights):
+            return [bag(self.items(items), weights)]
+
+    rows = trained(Idle)
+    with pytest.raises(ExportRefused, match="feature 'user' is Ids without a size"):  # nothing would check its ids
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, many=3), "age": f.Numeric()})
+    probes = [row for row in ROWS if row["user"] >= 0]
+    report = ps.export.save(rows, tmp_path / "saved", features=sized, probes=probes)
+    manifest = open_artifact(report.path).manifest
+    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"])
+
+
 def test_ids_that_depend_on_rows_are_refused_with_both_layers(tmp_path):
     class Chained(Twice):
         def vectors(self, user, items, weights):

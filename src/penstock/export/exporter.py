@@ -110,6 +110,10 @@ class WholeModel(ABC):
         return nullcontext()
 
     @abstractmethod
+    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
+        """As `ModelExporter.answer`."""
+
+    @abstractmethod
     def write(self, format: str, folder: Path, signature: GraphSignature) -> str:  # noqa: A002
         """Write the model into `folder`; the path of the file or folder below it.  Raises ExportRefused."""
 

@@ -6,6 +6,7 @@ native layers.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from penstock.embeddings.shards import Shard, write_shards
 from penstock.embeddings.training_store import TableShape
 from penstock.errors import ConfigError, ExportRefused
 from penstock.export.class_names import class_names
+from penstock.export.exporter import WholeModel
 from penstock.export.keras_model import FOLDER, KerasExporter, refuse_python, traced
 from penstock.export.split_model import LookupNames, TracedLookup
 from penstock.export.torch_model import TorchExporter, exported_module, torch_export, write_program
@@ -48,8 +50,8 @@ def offloaded_exporter(rows: OffloadedRows, features: Features) -> ModelExporter
     return _TorchExporter(rows, features)
 
 
-class _OffloadedExporter:
-    """Base of the exporters of models of which tables lie outside."""
+class _OffloadedExporter(WholeModel):
+    """Common part of both frameworks; in its subclasses the exporter of whole models comes behind it."""
 
     _model: Any
 
@@ -98,10 +100,30 @@ class _OffloadedExporter:
         with framework.materialized(self._model, self._outside):
             yield
 
+    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
+        """The answer of the model, with its lookups where a table lies outside."""
+        if not self._outside:
+            return super().answer(inputs)  # type: ignore[safe-super]  # the framework's own comes behind this class
+        with seen_lookups(self._rows) as seen:
+            self._seen = seen
+            answer = super().answer(inputs)  # type: ignore[safe-super]
+        self._looked_up |= {one.path for one in seen}
+        return self._with_lookups(answer, seen) if self._fed() else answer
+
+    def write_graphs(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
+        """Write a graph to the ids of the lookups and one from rows, where the model looks up a table outside."""
+        if self._fed():
+            return self._write_split(format, folder, signature)
+        if self._outside:  # they are for training alone
+            self._refuse_unchecked_ids()
+        return super().write_graphs(format, folder, signature)
+
+    @abstractmethod
+    def _write_split(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
+        """Write both graphs, and set `_traced`."""
+
     def write_tables(self, folder: Path, saved: str, shard_bytes: int) -> Sequence[TableEntry]:
         """Write the rows of the tables outside, while others may go on to train them."""
-        if not self._looked_up & set(self._outside):
-            return ()
         lookups: dict[str, list[Lookup]] = defaultdict(list)
         for one in self._traced:
             places = self._names.places(one.name) if one.path in self._outside else ""
@@ -138,14 +160,7 @@ class _OffloadedExporter:
             lookups=tuple(lookups),
         )
 
-    def _with_lookups(self, ask: Any) -> ModelAnswer:
-        """Answer as `ask` does, with the lookups on the way."""
-        with seen_lookups(self._rows) as seen:
-            self._seen = seen
-            answer: ModelAnswer = ask()
-        self._looked_up |= {one.path for one in seen}
-        if not self._looked_up & set(self._outside):
-            return answer
+    def _with_lookups(self, answer: ModelAnswer, seen: Sequence[SeenLookup]) -> ModelAnswer:
         names = self._names.of_lookups([one.path for one in seen])
         ids = {name: np.atleast_1d(one.ids) for one, (_, name) in zip(seen, names, strict=True)}
         parts: dict[str, list[RecordedRows]] = defaultdict(list)
@@ -161,22 +176,10 @@ class _TorchExporter(_OffloadedExporter, TorchExporter):
         self._begin(rows, features)
         self._split: SplitModel | None = None
 
-    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
-        if not self._outside:
-            return super().answer(inputs)
-        return self._with_lookups(lambda: super(_TorchExporter, self).answer(inputs))
-
-    def write_graphs(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
-        """Write `ids` and `model`, where a table lies outside."""
-        if not self._outside:
-            return super().write_graphs(format, folder, signature)
+    def _write_split(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
         from penstock.export.torch_lookups import split_module
 
         entries = []
-        outside = {path: self._rows.tables[path].width for path in self._outside if path in self._looked_up}
-        if not outside:  # they are for training alone
-            self._refuse_unchecked_ids()
-            return super().write_graphs(format, folder, signature)
         with self.followed(format):
             split = self._split = self._split or torch_export(
                 lambda: split_module(self._model, self._layers, self._fed(), signature, self._names), format
@@ -198,15 +201,8 @@ class _KerasExporter(_OffloadedExporter, KerasExporter):
         super().__init__(rows.model, features)
         self._begin(rows, features)
 
-    def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
-        if not self._outside:
-            return super().answer(inputs)
-        return self._with_lookups(lambda: super(_KerasExporter, self).answer(inputs))
-
-    def write_graphs(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
-        """Write one SavedModel with the signatures `ids` and `rows`, where a table lies outside."""
-        if not self._outside:
-            return super().write_graphs(format, folder, signature)
+    def _write_split(self, format: GraphFormat, folder: Path, signature: GraphSignature) -> Sequence[GraphEntry]:  # noqa: A002
+        """Write one SavedModel with the signatures `ids` and `rows`."""
         from penstock.export.keras_lookups import split_model
 
         names = [tensor.name for tensor in signature.outputs]
