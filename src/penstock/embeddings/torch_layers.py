@@ -161,19 +161,40 @@ class _OffloadedBag(_OffloadedModule, nn.EmbeddingBag):  # type: ignore[misc]
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:  # noqa: A002
         rows, distinct, places = self._distinct(input)
-        padding = None if self.padding_idx is None else np.flatnonzero(distinct == self.padding_idx)
-        return functional.embedding_bag(
-            places,
-            rows,
-            None if offsets is None else offsets.long(),
-            mode=self.mode,
-            per_sample_weights=per_sample_weights,
-            include_last_offset=self.include_last_offset,
-            padding_idx=int(padding[0]) if padding is not None and len(padding) else None,
-        )
+        padding = [] if self.padding_idx is None else np.flatnonzero(distinct == self.padding_idx).tolist()
+        return reduced_bags(self, rows, places, offsets, per_sample_weights, padding[0] if padding else None)
 
     def __repr__(self) -> str:
         return f"OffloadedEmbeddingBag({self.extra_repr()}, table={self._table.spec.name!r})"
+
+
+def reduced_bags(
+    layer: nn.EmbeddingBag,
+    rows: Tensor,
+    places: Tensor,
+    offsets: Tensor | None,
+    per_sample_weights: Tensor | None,
+    padding: int | None = None,
+) -> Tensor:
+    """The vector of each bag, as `layer` makes it of its rows.
+
+    Args:
+        layer: says how the rows of a bag become one.
+        rows: distinct rows, (n, width).
+        places: for each id the place of its row, in the shape of the ids.
+        offsets: as the layer takes them.
+        per_sample_weights: likewise.
+        padding: the place of the row that counts in no bag.
+    """
+    return functional.embedding_bag(
+        places,
+        rows,
+        None if offsets is None else offsets.long(),
+        mode=layer.mode,
+        per_sample_weights=per_sample_weights,
+        include_last_offset=layer.include_last_offset,
+        padding_idx=padding,
+    )
 
 
 _SWAPPED: Final[dict[type[nn.Module], type[nn.Module]]] = {

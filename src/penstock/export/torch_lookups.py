@@ -17,8 +17,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor as TorchTensor
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.nn import functional
 
+from penstock.embeddings.torch_layers import reduced_bags
 from penstock.errors import ExportRefused
 from penstock.export.exporter import GraphSignature
 from penstock.export.split_model import LookupNames, SplitModel, TracedLookup, split_signatures
@@ -82,16 +84,9 @@ class _Trace:
         if ids.ndim == 0:
             return self.rows[path], places[0]
         for axis, size in enumerate(ids.shape):
-            if isinstance(size, torch.SymInt) and free_of_inputs(size):
+            if isinstance(size, torch.SymInt) and free_unbacked_symbols(size):
                 places = places.narrow(axis, 0, size)  # of as many as there are ids, which only a run tells
         return self.rows[path], places
-
-
-def free_of_inputs(size: torch.SymInt) -> bool:
-    """Whether a length follows from values, and not from the shapes of inputs."""
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
-    return bool(free_unbacked_symbols(size))
 
 
 class _Traced:
@@ -124,31 +119,21 @@ class _FedBag(_Traced, nn.EmbeddingBag):  # type: ignore[misc]
             places, offsets = places.reshape(-1)[kept], before[offsets.long()]
             if per_sample_weights is not None:
                 per_sample_weights = per_sample_weights.reshape(-1)[kept]
-        return functional.embedding_bag(
-            places,
-            rows,
-            None if offsets is None else offsets.long(),
-            mode=self.mode,
-            per_sample_weights=per_sample_weights,
-            include_last_offset=self.include_last_offset,
-        )
+        return reduced_bags(self, rows, places, offsets, per_sample_weights)
 
 
-class _NotedEmbedding(_Traced, nn.Embedding):  # type: ignore[misc]
-    def forward(self, input: TorchTensor) -> TorchTensor:  # noqa: A002
+class _Noted(_Traced):
+    def forward(self, input: TorchTensor, *rest: Any, **options: Any) -> Any:  # noqa: A002
         self.penstock_trace.note(self.penstock_path, input)
-        return super().forward(input)
+        return super().forward(input, *rest, **options)  # type: ignore[misc]  # the layer of torch comes behind
 
 
-class _NotedBag(_Traced, nn.EmbeddingBag):  # type: ignore[misc]
-    def forward(
-        self,
-        input: TorchTensor,  # noqa: A002
-        offsets: TorchTensor | None = None,
-        per_sample_weights: TorchTensor | None = None,
-    ) -> TorchTensor:
-        self.penstock_trace.note(self.penstock_path, input)
-        return super().forward(input, offsets, per_sample_weights)
+class _NotedEmbedding(_Noted, nn.Embedding):  # type: ignore[misc]
+    pass
+
+
+class _NotedBag(_Noted, nn.EmbeddingBag):  # type: ignore[misc]
+    pass
 
 
 @contextmanager
@@ -192,12 +177,9 @@ def _trace_ids(
     with _traced(layers, outside, trace):
         program = torch.export.export(flat, (), kwargs=example, dynamic_shapes=shapes)
         paths = [path for path, _ in trace.seen]
-        rows = {
-            name: path
-            for path, layer in layers.items()
-            for name, parameter in flat.named_parameters(remove_duplicate=False)
-            if parameter is getattr(layer, MARKER if path in outside else "weight")
-        }
+        owners = {id(getattr(layer, MARKER if path in outside else "weight")): path for path, layer in layers.items()}
+        named = flat.named_parameters(remove_duplicate=False)
+        rows = {name: owners[id(parameter)] for name, parameter in named if id(parameter) in owners}
         _refuse_chained(program, paths, rows)
         lookups = _described(program, paths, next(iter(example)), names)
         return torch.export.export(_with_used_alone(program), (), kwargs=example, dynamic_shapes=shapes), lookups
