@@ -17,7 +17,7 @@ import inspect
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from penstock.config import Batch, check_keywords, checked_keywords
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused, InvalidItem
 from penstock.export.boundary_rows import boundary_tables
 from penstock.export.exporter import GraphSignature, ModelAnswer, ModelExporter
-from penstock.export.made_rows import made_rows
+from penstock.export.made_rows import MadeRow, made_rows
 from penstock.export.model_kinds import exporter_for
 from penstock.export.naming import describe_outputs, name_outputs
 from penstock.export.progress import Progress, progress_shown
@@ -297,27 +297,34 @@ def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> Made
     """
     given = [*asked.probes.rows, *(asked.check.rows if asked.check is not None else ())]
     rows = made_rows(features, given)
-    encoded = features.encode_rows([one.row for one in rows])
-    kept = [rows[place] for place in encoded.kept]
-    made = Recorded([one.row for one in kept], encoded.inputs, {})
-    refused = _refused(exporter, made)
-    answered = [place for place, one in enumerate(kept) if one.is_compared and place not in refused]
-    recorded = _answered(exporter, made.of_rows(answered), asked.outputs) if answered else None
-    return MadeRows(
-        recorded if recorded is not None and recorded.rows else None,
-        [RefusedRow(kept[place].row, reason) for place, reason in refused.items()],
-    )
+    return MadeRows(*_ask_rows(exporter, features, rows, asked.outputs, lambda one: one.is_compared))
 
 
 def _ask_far(exporter: ModelExporter, features: Features, asked: _Asked) -> Recorded | None:
     """Ask the model about made rows with ids that no float32 holds; those that it refuses are left out."""
-    rows = [one.row for one in made_rows(features, asked.probes.rows) if one.has_far_id]
-    encoded = features.encode_rows(rows)
-    made = Recorded([rows[place] for place in encoded.kept], encoded.inputs, {})
+    rows = [one for one in made_rows(features, asked.probes.rows) if one.has_far_id]
+    answered, _ = _ask_rows(exporter, features, rows, asked.outputs, lambda one: one.has_far_id)
+    return answered
+
+
+def _ask_rows(
+    exporter: ModelExporter,
+    features: Features,
+    rows: Sequence[MadeRow],
+    outputs: Sequence[Tensor],
+    is_compared: Callable[[MadeRow], bool],
+) -> tuple[Recorded | None, list[RefusedRow]]:
+    """The answers to rows that are compared, or None where there are none; and the rows that are refused."""
+    encoded = features.encode_rows([one.row for one in rows])
+    kept = [rows[place] for place in encoded.kept]
+    made = Recorded([one.row for one in kept], encoded.inputs, {})
     refused = _refused(exporter, made)
-    answered = [place for place in range(len(made.rows)) if place not in refused]
-    recorded = _answered(exporter, made.of_rows(answered), asked.outputs) if answered else None
-    return recorded if recorded is not None and recorded.rows else None
+    answered = [place for place, one in enumerate(kept) if is_compared(one) and place not in refused]
+    recorded = _answered(exporter, made.of_rows(answered), outputs) if answered else None
+    return (
+        recorded if recorded is not None and recorded.rows else None,
+        [RefusedRow(kept[place].row, reason) for place, reason in refused.items()],
+    )
 
 
 def _refused(exporter: ModelExporter, made: Recorded) -> dict[int, str]:
