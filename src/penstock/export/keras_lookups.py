@@ -47,27 +47,21 @@ def split_model(
         ExportRefused: the ids of a lookup depend on rows, or are known inside of a loop or a branch alone.
         Exception: TensorFlow cannot follow the model.
     """
+
+    def split() -> SplitModel:
+        ids, lookups = _trace_ids(call, layers, signature, names)
+        ids_signature, model_signature = split_signatures(signature, lookups, outside, names)
+        model = _trace_model(call, {path: layers[path] for path in outside}, model_signature, names, lookups)
+        return SplitModel(ids, ids_signature, model, model_signature, lookups)
+
     try:
         # A `tf.function` of the user's own may make lookups, and its graph may be kept, with tensors of ours in it.
         with plain_functions():
-            return _split(call, layers, outside, signature, names)
+            return split()
     except ExportRefused:
         raise
     except Exception:  # noqa: BLE001  # a condition on a tensor needs a `tf.function` that is left whole
-        return _split(call, layers, outside, signature, names)
-
-
-def _split(
-    call: Callable[[Inputs], Inputs],
-    layers: Mapping[str, Any],
-    outside: Mapping[str, int],
-    signature: GraphSignature,
-    names: LookupNames,
-) -> SplitModel:
-    ids, lookups = _trace_ids(call, layers, signature, names)
-    ids_signature, model_signature = split_signatures(signature, lookups, outside, names)
-    model = _trace_model(call, {path: layers[path] for path in outside}, model_signature, names, lookups)
-    return SplitModel(ids, ids_signature, model, model_signature, lookups)
+        return split()
 
 
 class _IdsTrace:
