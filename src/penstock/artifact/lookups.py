@@ -54,10 +54,8 @@ class LookedUp:
 
     ids: Arrays
     """The ids of each lookup, by its name."""
-    distinct: Mapping[str, Ids]
-    """The distinct ids of each table outside, ascending."""
     fetched: Mapping[str, Fetched]
-    """Their rows."""
+    """The rows of the distinct ids of each table outside."""
     inputs: Arrays
     """Inputs of the graph `model`: the rows, and the places of the ids among them."""
 
@@ -92,7 +90,7 @@ class Lookups:
             rows = fetched[table.name].rows
             # A graph is written for a row at least.
             fed[table.input] = rows if len(rows) else np.zeros((1, table.width), np.float32)
-        return LookedUp(ids, distinct, fetched, fed)
+        return LookedUp(ids, fetched, fed)
 
     def missing(self, looked_up: LookedUp, rows: int) -> list[dict[str, int]]:
         """How many distinct ids of each row were not found, by table; lookups that are not by the row are left out."""

@@ -200,9 +200,10 @@ def _check_graph(graph: GraphEntry, files: Iterable[str]) -> None:
 
 
 def _check_tables(manifest: Manifest) -> None:
-    if (manifest.schema == 1) == bool(manifest.outside) or (manifest.schema == 1 and manifest.tables):
-        raise _Wrong(f"it is of schema {manifest.schema}, and has {len(manifest.outside)} tables outside of the graph")
-    if not manifest.outside:
+    outside = manifest.outside
+    if manifest.schema != (2 if outside else 1) or bool(manifest.tables) != bool(outside):
+        raise _Wrong(f"it is of schema {manifest.schema}, and has {len(outside)} tables outside of the graph")
+    if not outside:
         return
     ids, model = (manifest.program(manifest.formats[0])[role] for role in ("ids", "model"))
     names = [table.name for table in manifest.tables]
@@ -214,15 +215,10 @@ def _check_tables(manifest: Manifest) -> None:
     if any(tensor.dtype != "int64" for tensor in ids.outputs):
         raise _Wrong("an output of the ids graph is not int64")
     taken = {tensor.name for tensor in model.inputs}
-    listed = {path for path in manifest.files if path.startswith(f"{TABLES}/")}
     for table in manifest.tables:
         _check_table(table, taken)
-        for number, shard in enumerate(table.shards, 1):
-            entry, size = manifest.files.get(shard.file), table.sharded.layout(number, manifest.created).size
-            if entry is None:
-                raise _Wrong(f"table {table.name!r} needs {shard.file!r}, which is not among the files")
-            if entry.bytes != size:
-                raise _Wrong(f"{shard.file!r} has {entry.bytes} bytes, and its rows take {size}")
+        _check_shards(table, manifest)
+    listed = {path for path in manifest.files if path.startswith(f"{TABLES}/")}
     unknown = listed - {shard.file for table in manifest.tables for shard in table.shards}
     if unknown:
         raise _Wrong(f"{min(unknown)!r} is a shard of no table")
@@ -242,6 +238,16 @@ def _check_table(table: TableEntry, taken: Collection[str]) -> None:
     for name in (table.input, *(lookup.places for lookup in table.lookups)):
         if name not in taken:
             raise _Wrong(f"table {table.name!r} fills an input {name!r}, which the model does not take")
+
+
+def _check_shards(table: TableEntry, manifest: Manifest) -> None:
+    sharded = table.sharded
+    for number, shard in enumerate(table.shards, 1):
+        entry, size = manifest.files.get(shard.file), sharded.layout(number, manifest.created).size
+        if entry is None:
+            raise _Wrong(f"table {table.name!r} needs {shard.file!r}, which is not among the files")
+        if entry.bytes != size:
+            raise _Wrong(f"{shard.file!r} has {entry.bytes} bytes, and its rows take {size}")
 
 
 def _check_tensors(where: str, tensors: tuple[Tensor, ...]) -> None:

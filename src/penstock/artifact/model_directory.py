@@ -73,7 +73,7 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
 def open_found(
     path: str | os.PathLike[str], digest: str | None = None, *, trust: bool = False, verify_rows: bool = False
 ) -> tuple[FoundArtifact, Artifact]:
-    """What `find_artifact` finds, and opened, with every file checked; of shards of rows as `open_artifact` does.
+    """The artifact that `find_artifact` finds, opened: every file is checked, and shards of rows as by `open_artifact`.
 
     Somebody may publish another version and prune this one meanwhile: then `CURRENT` is read once more.
 

@@ -1,6 +1,6 @@
 """The stage that serves a trained model from its artifact.
 
-One call of `predict` takes these steps for a whole batch: encode the rows, look up rows of tables outside, run the
+A call of `predict` takes these steps for a whole batch: encode the rows, look up rows of tables outside, run the
 graph, take the outputs apart.  A row that the features, a table or the graph refuse is `InvalidItem` with its path,
 alone; the others go on.  An id outside of its table, of which nobody knows the row, is raised as it is: the batch is
 run again in halves, and the item that is left alone with it is told.
