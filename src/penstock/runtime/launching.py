@@ -135,6 +135,7 @@ def launcher(
             allow_nan=options.allow_nan,
             logs=logs,
             served=served,
+            concurrency=spec.concurrency,
         )
 
     return launch

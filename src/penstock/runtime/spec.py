@@ -64,6 +64,8 @@ class StageSpec:
     """What the stage says of itself with this `setup`."""
     external: External | None = None
     """What is known of a stage whose workers attach from outside; None where we start them."""
+    concurrency: int = 0
+    """How many frames a worker of a waiting stage has in progress at once; 0: the stage is plain."""
 
     def signature(self) -> Signature:
         """The type of one item and of one result.

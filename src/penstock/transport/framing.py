@@ -20,7 +20,7 @@ handle in place of its bytes, and the highest bit of its length is set:
 
     handle   slab u64, offset u64, serial u64
 
-A frame that has handles, or is of a kind from RELEASED to DEVICE_MEMORY, is of version 5; every other is of version 4.
+A frame that has handles, or is of a kind from RELEASED to DEVICE_MEMORY or a CANCEL, is of version 5; every other is of version 4.
 A decoder takes version 5 only where it is told to, so that a worker from outside can name no memory and need not know
 of any.
 """
@@ -116,6 +116,8 @@ class Kind(IntEnum):
 
     A worker from outside sends it only where its LAUNCH says that it may.
     """
+    CANCEL = 21
+    """Coordinator to worker of a waiting stage: cancel what runs of this BATCH, which is answered all the same."""
 
 
 class Status(IntEnum):
@@ -277,7 +279,7 @@ def encode_control(kind: Kind, payload: bytes, frame_id: int = 0) -> list[Any]:
 
 
 def encode_slab_note(kind: Kind, payload: bytes, frame_id: int = 0) -> bytes:
-    """A frame that only our own workers know: of a kind from RELEASED to DEVICE_MEMORY; only a RECALL has an id."""
+    """A frame that only our own workers know, as a RELEASED; only a RECALL and a CANCEL have an id."""
     return _HEADER.pack(MAGIC, SLAB_VERSION, kind, 1, 0, frame_id, 0.0, len(payload)) + payload
 
 
@@ -436,7 +438,7 @@ class FrameDecoder:
             raise ProtocolError(f"not a frame: it begins with {magic!r}")
         if version != VERSION and not (version == SLAB_VERSION and self._slabs):
             raise ProtocolError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
-        if kind not in _KINDS or (_FIRST_SLAB_KIND <= kind < _COUNTS and version != SLAB_VERSION):
+        if kind not in _KINDS or (_FIRST_SLAB_KIND <= kind != _COUNTS and version != SLAB_VERSION):
             raise ProtocolError(f"unknown kind of frame: {kind}")
         if length > self._max_body or n > self._max_items or n * 9 > max(length, 9):
             hint = ": its numbers have to be little-endian" if length >= MAX_BODY_BYTES << 8 else ""

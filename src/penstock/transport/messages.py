@@ -109,6 +109,8 @@ class Launch(msgspec.Struct, frozen=True):
     """None where everything travels in frames."""
     well: Well | None = None
     """An item that ended well before a worker of the stage lost its device."""
+    concurrency: int = 0
+    """How many frames a worker of a waiting stage has in progress at once; 0: the stage is plain."""
 
 
 class Released(msgspec.Struct, frozen=True):
