@@ -88,6 +88,7 @@ COMPILED = [
     "runtime/stage_memory.py",
     "runtime/stall_watch.py",
     "runtime/worker_failures.py",
+    "runtime/waiting_slot.py",
     "runtime/worker_slot.py",
     "server/app.py",
     "server/application.py",

@@ -316,6 +316,10 @@ class BatchQueue:
         spent = now - self._held_since if self._held_since >= 0.0 else 0.0
         company.until = company.hold(waiting, most - waiting, worker, now, spent)
 
+    def suspect_is_next(self, *, at_most: int | None, back: bool) -> bool:
+        """Whether the next batch would be a suspect, where `at_most` and `back` are as for `take`."""
+        return (bool(self._suspects) and at_most != 0) or (bool(self._back_suspects) and back)
+
     def next_deadline(self, *, back: bool = True) -> float | None:
         """When a batch is due for an idle worker, or None while nothing waits.  A moment in the past means now.
 

@@ -12,8 +12,10 @@ Contract
 * The last stage is sent nothing while finished answers take more than they may.
 * Items of BACK have room of their own, and take none from the others: they are sent on while fewer of them wait for the
   next stage than its workers take at once.  Their answers are no finished answers of clients.
-* A worker answers one frame before it reads the next, so when it dies only its oldest frame can have killed it.
-* An item whose worker died runs once more, alone.  After a second death it is lost.
+* A worker of a plain stage answers one frame before it reads the next, so when it dies only its oldest frame can have
+  killed it.  A worker of a waiting stage runs its oldest `concurrency` frames at once, and each of them can.
+* An item whose worker died runs once more, alone: its worker runs no other item then.  After a second death it is
+  lost.
 * An item that was taken back from a worker is not queued again when that worker ends before it has begun.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from penstock.core.item import Item, ItemState
@@ -37,9 +40,27 @@ class SentFrame:
     they must stay there until it has answered, or has ended, whatever becomes of the items.  `recalled` are the items
     that the worker was told to leave out, and that settle when it has said whether that was in time.  `answers` is the
     answer of a worker whose device is lost: its failures hold only for items that get no other try.
+
+    `began` is when a worker of a waiting stage may have begun it, `cancelled` whether that was told to cancel it, and
+    `seat` the number under which the queue knows that worker, or the place in it.  `answered` says that the worker
+    holds it no more.
     """
 
-    __slots__ = ("answers", "back", "frame_id", "holder", "items", "moment", "recalled", "unsettled", "views")
+    __slots__ = (
+        "answered",
+        "answers",
+        "back",
+        "began",
+        "cancelled",
+        "frame_id",
+        "holder",
+        "items",
+        "moment",
+        "recalled",
+        "seat",
+        "unsettled",
+        "views",
+    )
 
     def __init__(
         self, frame_id: int, items: list[Item], holder: FrameHolder, back: int = 0, moment: float = 0.0
@@ -53,19 +74,30 @@ class SentFrame:
         self.views: Sequence[Payload] = ()
         self.recalled: Sequence[Item] = ()
         self.answers: Any = None
+        self.seat = 0
+        self.began = 0.0
+        self.cancelled = False
+        self.answered = False
 
     @property
     def running(self) -> bool:
-        """Whether the worker is at work on it: it answers frames in order, so it is the oldest one."""
+        """Whether the worker is at work on it, as far as is known here: it is among the oldest `concurrency` frames."""
+        if self.answered:
+            return False
         frames = self.holder.frames
-        return bool(frames) and frames[0] is self
+        if not frames:
+            return False
+        if frames[0] is self:
+            return True
+        most = self.holder.concurrency
+        return most > 1 and self in islice(frames, 1, most)
 
     def settled(self) -> None:
         """Count one more of its items as settled, and tell its holder if nobody waits for it now."""
         self.unsettled -= 1
-        if self.unsettled == 0:
+        if self.unsettled == 0 and not self.answered:
             if self.running:
-                self.holder.deserted()
+                self.holder.deserted(self)
             elif self.sent_ahead:
                 self.holder.recall(self, range(len(self.items)))
 
@@ -96,12 +128,16 @@ class FrameHolder:
     compiled code takes no other class: a test makes a `FrameHolder`, and no fake.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, concurrency: int = 1) -> None:
         self.ready = False
         self.frames: deque[SentFrame] = deque()
+        self.concurrency = concurrency
+        """How many of its frames it runs at once: the oldest ones."""
+        self.alone = False
+        """Whether it holds a suspect, beside which it is given nothing."""
 
-    def deserted(self) -> None:
-        """The last item of the frame that runs was settled without its answer: it expired, or its caller left."""
+    def deserted(self, sent: SentFrame) -> None:
+        """The last item of `sent`, which runs, was settled without its answer: it expired, or its caller left."""
 
     def recall(self, sent: SentFrame, places: Sequence[int]) -> None:
         """Leave out the items at `places` of a frame that was sent ahead, if it has not begun."""
@@ -140,11 +176,11 @@ def least_busy(workers: list[Holder], window: int, most: int | None = None) -> H
 
 
 def count_taking(workers: list[Holder]) -> int:
-    """How many workers may be given batches: they are ready, and at no examination or check."""
+    """How many batches may run at once: of workers that are ready, and at no examination or check."""
     taking = 0
     for worker in workers:
-        if worker.ready and (not worker.frames or worker.frames[0].items):
-            taking += 1
+        if worker.ready and (not worker.frames or worker.concurrency > 1 or worker.frames[0].items):
+            taking += worker.concurrency
     return taking
 
 
@@ -203,21 +239,22 @@ class Reclaimed:
         """They were taken back, and it was in time."""
 
 
-def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool) -> Reclaimed:
-    """Sort the items of a worker that ended and held `frames`, oldest first.
+def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool, concurrency: int = 1) -> Reclaimed:
+    """Sort the items of a worker that ended and held `frames`, oldest first, and ran `concurrency` of them at once.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
-    worker died runs once more.  Those that may have run, which are the oldest frame's, are marked so.
+    worker died runs once more.  Those that may have run, which are the oldest frames', are marked so.
     """
     found = Reclaimed()
     for position, frame in enumerate(frames):
         for item in frame.items:
             if item.state is SETTLED:
                 continue
-            item.ran = item.ran or position == 0
-            if item in frame.recalled and (position > 0 or innocent):
+            behind = position >= concurrency
+            item.ran = item.ran or not behind
+            if item in frame.recalled and (behind or innocent):
                 found.recalled.append(item)
-            elif position > 0 or innocent:
+            elif behind or innocent:
                 found.returned.append(item)
             elif retry and not item.suspect:
                 found.suspects.append(item)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from typing import Final
 
@@ -25,6 +26,7 @@ from penstock.core.predicted_end import (
 from penstock.core.tenants import Tenant
 from penstock.runtime.retry_times import RetryTimes
 from penstock.runtime.stage_driver import StageDriver
+from penstock.runtime.worker_slot import WorkerSlot
 
 BACK: Final = Lane.BACK
 
@@ -95,7 +97,9 @@ class Prediction:
         run = queue.expected_run(min(size, waiting + 1))  # what goes before a newcomer fills its batches
         free = []
         for worker in stage.workers:
-            if worker.ready:
+            if worker.ready and stage.waits:
+                free += _free_places(queue, worker, now)
+            elif worker.ready:
                 batches = [sent for sent in worker.frames if sent.items]
                 runs = [_expected_run(queue, sent) for sent in batches]
                 # A run of `health` or of an example is no batch: what lies behind it has not begun.
@@ -117,6 +121,20 @@ def _expected_run(queue: BatchQueue, sent: SentFrame) -> float:
     return (queue.expected_back_run(n) or run) if sent.back == n else run
 
 
+def _free_places(queue: BatchQueue, worker: WorkerSlot, now: float) -> list[float]:
+    """In how many seconds each place of a worker should be free that runs several batches at once.
+
+    A batch behind these begins at the place that is free first.
+    """
+    batches = [sent for sent in worker.frames if sent.items]
+    n = worker.concurrency
+    running = [seconds_until_free([_expected_run(queue, sent)], now - sent.began) for sent in batches[:n]]
+    free = sorted([*running, *[0.0] * (n - len(running))])
+    for sent in batches[n:]:
+        insort(free, free.pop(0) + _expected_run(queue, sent))
+    return free
+
+
 def _has_idle_worker(stage: StageDriver) -> bool:
     """Whether a ready worker has no batch, and may be given one.
 
@@ -124,6 +142,6 @@ def _has_idle_worker(stage: StageDriver) -> bool:
     """
     if not may_hold_another(stage.workers, stage.most_batches):
         return False
-    if least_busy(stage.workers, 1) is not None:
+    if least_busy(stage.workers, stage.concurrency) is not None:
         return True
     return any(w.ready and not any(sent.items for sent in w.frames) for w in stage.workers)

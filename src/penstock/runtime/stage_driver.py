@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from itertools import count
 from typing import Final, Protocol, TypeAlias
@@ -47,6 +48,7 @@ from penstock.runtime.stage_failures import (
 )
 from penstock.runtime.stage_memory import StageMemory, released_note
 from penstock.runtime.stall_watch import StallWatch
+from penstock.runtime.waiting_slot import WaitingSlot
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control, encode_slab_note
 from penstock.transport.messages import Counts, Launch, Lost, Problem, Well, pack
@@ -66,7 +68,8 @@ SETTLED: Final = ItemState.SETTLED
 EXPIRED: Final = int(Status.EXPIRED)
 RECALLED: Final = int(Status.RECALLED)
 MOST_WITH_BACK: Final = 2
-"""The most batches that a worker may hold and still be given items of BACK: whoever comes waits for these at most."""
+"""The most batches that a worker may hold and still be given items of BACK, or as many as it runs at once: an item of
+the lanes in front waits for these at most."""
 
 
 BatchSent: TypeAlias = Callable[[Callable[[], None] | None, list[bytes]], None]
@@ -109,6 +112,11 @@ class StageDriver:
     """How large batches may be, while that is less than the policy says."""
     _told_dropped = False
     """Whether the log has told that its workers count more series than there may be."""
+    _unstartable = False
+    """Whether the log has told that no worker can be started, and not yet that the stage is back."""
+    _started_at = 0.0
+    on_sent: BatchSent | None = None
+    """Is told of each batch, where somebody wants to know."""
     recalls = True
     """Whether its workers can be told to leave out what they have not begun."""
 
@@ -141,6 +149,10 @@ class StageDriver:
         self._clock = clock
         self.inline = inline
         """Whether its workers are threads: a thread is never ended, and its items are not retried."""
+        self.waits = spec.concurrency > 0
+        """Whether its workers run several batches at once, and answer them in any order."""
+        self.concurrency = max(1, spec.concurrency)
+        """The batches that a worker runs at once."""
         self.queue = BatchQueue(
             spec.policy,
             0,
@@ -155,12 +167,13 @@ class StageDriver:
         self.in_flight = 0
         self.back_in_flight = 0
         """Those of `in_flight` that are of BACK."""
+        self.window = self.concurrency + spec.options.prefetch
         # A thread cannot be killed.
         self._abandonment = None if inline else _abandonment(spec)
         self.workers = [
             self._slot(
                 i,
-                WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after),
+                _worker_health(spec),
                 start_incarnation,
             )
             for i in range(spec.workers)
@@ -174,25 +187,32 @@ class StageDriver:
         """What is done to a worker that has to end, as the log says it."""
         self.fate = "restarted"
         """What becomes of it then."""
-        self.window = 1 + spec.options.prefetch
         self.most_batches = spec.options.max_batches
         self.stopping = False
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
         self._places: list[WorkerPlace] = []
         self._frame_ids = count(1)
-        self._started_at = 0.0
         self._errors = [""] * seats
         """For each worker, the error that led to its last examination."""
-        self._unstartable = False
-        """Whether the log has told that no worker can be started, and not yet that the stage is back."""
         self._alarm = Alarm(clock, hub.wake, fine=self.queue.learns)
-        self.on_sent: BatchSent | None = None
-        """Is told of each batch, where somebody wants to know."""
         self._rounds = self._make_rounds() if has_health(spec.target) else None
         self._faults = FaultLog(clock, log)
 
     def _slot(self, index: int, health: WorkerHealth, start_incarnation: StartIncarnation) -> WorkerSlot:
+        if self.waits:
+            return WaitingSlot(
+                self,
+                self.spec.name,
+                index,
+                timeout=self.spec.options.timeout,
+                abandonment=self._abandonment,
+                health=health,
+                clock=self._clock,
+                start_incarnation=start_incarnation,
+                concurrency=self.concurrency,
+                window=self.window,
+            )
         return WorkerSlot(
             self,
             self.spec.name,
@@ -242,7 +262,8 @@ class StageDriver:
         return self._batches_at_once(max(1, len(self.workers))) * self.spec.policy.max_size
 
     def _batches_at_once(self, workers: int) -> int:
-        return workers if self.most_batches is None else min(workers, self.most_batches)
+        batches = workers * self.concurrency
+        return batches if self.most_batches is None else min(batches, self.most_batches)
 
     @property
     def failed(self) -> bool:
@@ -317,17 +338,23 @@ class StageDriver:
             self._grow(self._memory_limit, now)
         self.held = False
         while len(queue):
-            worker = least_busy(self.workers, self.window, self.most_batches)
+            workers = [worker for worker in self.workers if not worker.alone] if self.waits else self.workers
+            worker = least_busy(workers, self.window, self.most_batches)
             if worker is None:
                 return
+            held = len(worker.frames)
+            idle = held < self.concurrency
             at_most = room()
-            back = queue.back_items > 0 and len(worker.frames) < MOST_WITH_BACK and back_room()
+            back = queue.back_items > 0 and held < max(MOST_WITH_BACK, self.concurrency) and back_room()
             if at_most == 0 and not back:
-                self.held = not worker.frames
+                self.held = idle
                 return
-            batch = queue.take(now, idle=not worker.frames, at_most=at_most, back=back, worker=worker.index)
+            if held and self.waits and queue.suspect_is_next(at_most=at_most, back=back):
+                return  # it runs alone: nothing more is sent until a worker has answered all that it holds
+            seat = worker.free_seat()
+            batch = queue.take(now, idle=idle, at_most=at_most, back=back, worker=seat)
             if batch is None:
-                if not worker.frames:
+                if idle:
                     self.held = True
                     self._alarm.set(queue.next_deadline(back=back))
                 return
@@ -342,7 +369,7 @@ class StageDriver:
             if batch.items:
                 self._send(worker, batch, now)
             else:
-                queue.unsent(worker.index)
+                queue.unsent(seat)
 
     def _grow(self, limit: MemoryLimit, now: float) -> None:
         if limit.grow(now):
@@ -373,7 +400,7 @@ class StageDriver:
             self.queue.workers = taking
             for worker in self.workers:
                 if not worker.ready:
-                    self.queue.lost(worker.index, now)
+                    self._forget_batches(worker, now)
 
     def note_work(self, now: float) -> None:
         """Note whether there is work now: after each pump, which may have changed that."""
@@ -384,6 +411,7 @@ class StageDriver:
     def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
         items = batch.items
         sent = SentFrame(next(self._frame_ids), items, worker, batch.back, now)
+        sent.seat = worker.free_seat()
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])
@@ -415,7 +443,7 @@ class StageDriver:
             join_ids(items),
             handles,
         )
-        if items[0].suspect and self.recalls:
+        if items[0].suspect and self.recalls and not self.waits:
             buffers.insert(0, encode_slab_note(Kind.SUSPECT, b""))
         if worker.part is not None and worker.part.any_ended:
             buffers.insert(0, released_note(worker.part))
@@ -487,8 +515,10 @@ class StageDriver:
         if self.memory is not None and frame.nbytes >= self.memory.least:
             self.memory.count_unplaced(frame)
         ran = len(frame.statuses) - frame.statuses.count(EXPIRED) - frame.statuses.count(RECALLED)
+        if sent.cancelled:
+            ran = 0  # its time says nothing of how long a batch runs
         back = sent.back == len(sent.items)
-        self.queue.ran(frame.seconds, ran, now, worker.index, back=back, calls=frame.calls)
+        self.queue.ran(frame.seconds, ran, now, sent.seat, back=back, calls=frame.calls)
         if self._abandonment is not None:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses
@@ -681,15 +711,19 @@ class StageDriver:
         worker.health.made_room(self._now())
         return 0.0
 
-    def _reclaim(self, worker: WorkerSlot, frames: list[SentFrame], *, innocent: bool, hung: bool) -> None:
-        self.queue.lost(worker.index, self._now())
+    def _forget_batches(self, worker: WorkerSlot, now: float) -> None:
+        for seat in worker.seats():
+            self.queue.lost(seat, now)
+
+    def _reclaim(self, worker: WorkerSlot, frames: list[SentFrame], *, innocent: bool, hung: SentFrame | None) -> None:
+        self._forget_batches(worker, self._now())
         for sent in frames:
             sent.views = ()  # nobody reads there any more; items that wait for their turn still refer to the frame
             self.in_flight -= len(sent.items)
             self.back_in_flight -= sent.back
         retry = self.spec.options.retry and not self.inline
         answered = split_answers(frames[0], retry=retry) if frames and frames[0].answers is not None else None
-        found = reclaim(frames, innocent=innocent or self.stopping, retry=retry)
+        found = reclaim(frames, innocent=innocent or self.stopping, retry=retry, concurrency=self.concurrency)
         for item in found.suspects:
             item.suspect = True
         self.counters.retried += len(found.suspects)
@@ -699,8 +733,11 @@ class StageDriver:
             self.hub.recalled(found.recalled)
         if answered is not None:
             self.hub.batch_answered(self, *answered)
-        if found.lost:  # all of them were in the first frame
-            self.hub.worker_lost(self, found.lost, hung=hung, alone=len(frames[0].items) == 1)
+        begun = frames[: self.concurrency]
+        for sent in begun if found.lost else ():
+            lost = [item for item in found.lost if item.frame is sent]
+            if lost:
+                self.hub.worker_lost(self, lost, hung=sent is hung, alone=len(begun) == 1 and len(sent.items) == 1)
 
     def _requeue(self, items: list[Item]) -> None:
         for item in items:
@@ -765,6 +802,12 @@ class StageDriver:
         self._alarm.cancel()
         self.forget_timers()
         self._faults.flush()
+
+
+def _worker_health(spec: StageSpec) -> WorkerHealth:
+    if spec.concurrency:  # a restart does not cure what a waiting stage waits for
+        return WorkerHealth(recycle_after=math.inf)
+    return WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after)
 
 
 def _abandonment(spec: StageSpec) -> Abandonment:

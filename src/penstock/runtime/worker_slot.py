@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -139,7 +139,7 @@ class IncarnationEnd:
         was_ready: bool,
         innocent: bool,
         problem: Problem | None,
-        hung: bool = False,
+        hung: SentFrame | None = None,
         detached: bool = False,
         disbelieved: bool = False,
     ) -> None:
@@ -153,7 +153,7 @@ class IncarnationEnd:
         self.problem = problem
         """Why it could not be set up, where it said so."""
         self.hung = hung
-        """Whether it was killed because the first of `frames` ran too long."""
+        """The one of `frames` that ran too long, where it was killed for that."""
         self.detached = detached
         """Whether it had said that it wants to leave."""
         self.disbelieved = disbelieved
@@ -174,8 +174,9 @@ class WorkerSlot(FrameHolder):
         health: WorkerHealth,
         clock: Clock,
         start_incarnation: StartIncarnation,
+        concurrency: int = 1,
     ) -> None:
-        super().__init__()
+        super().__init__(concurrency)
         self.stage = stage
         """The stage's name."""
         self.index = index
@@ -208,9 +209,12 @@ class WorkerSlot(FrameHolder):
         """The task of the start; kept, because the event loop keeps only a weak reference."""
         self._restart: Timer | None = None
         """The next start, or the order to an incarnation that is there and has to wait for it."""
-        self._hang: Timer | None = None
-        self._deserted: Timer | None = None
-        """The next thing to do about a batch that runs and that nobody waits for."""
+        self._leave: Timer | None = None
+        """When a worker that leaves has to be gone."""
+        self._hangs: dict[int, Timer] = {}
+        """When the frames that run have run too long, by their ids."""
+        self._deserted: dict[int, Timer] = {}
+        """The next thing to do about frames that run and that nobody waits for, by their ids."""
         self._asking: asyncio.Task[None] | None = None
         """The task that asks the worker for its stacks; kept, because the event loop keeps only a weak reference."""
         self.running_since = 0.0
@@ -427,9 +431,9 @@ class WorkerSlot(FrameHolder):
             self._end_incarnation(str(error))
 
     def _answers(self, frame: Frame) -> None:
-        sent = self.frames[0] if self.frames else None
+        sent = self._held(frame.frame_id)
         n = len(frame.ids)
-        if sent is None or sent.frame_id != frame.frame_id or n == 0 or n != len(sent.items):
+        if sent is None or n == 0 or n != len(sent.items):
             raise ProtocolError("the worker answered a batch it does not hold")
         self._owner.check_answers(sent, frame)
         if frame.handles:
@@ -441,7 +445,7 @@ class WorkerSlot(FrameHolder):
                     item.suspect = False  # its other try was not begun
             self._end_incarnation("its device is lost")
             return
-        now = self._finish_first()
+        now = self._finish(sent)
         self._has_answered = True
         self._owner.answered(self, sent, frame, now)
 
@@ -473,11 +477,11 @@ class WorkerSlot(FrameHolder):
         return sum(map(payload_size, self.kept.values())) if self.kept else 0
 
     def _examined(self, frame: Frame) -> None:
-        sent = self.frames[0] if self.frames else None
-        if sent is None or sent.frame_id != frame.frame_id or sent.items:
+        sent = self._held(frame.frame_id)
+        if sent is None or sent.items:
             raise ProtocolError("the worker was not examined")
         problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
-        self._finish_first()
+        self._finish(sent)
         self._owner.examined(self, problem)
 
     def _checked(self, frame: Frame) -> None:
@@ -486,12 +490,18 @@ class WorkerSlot(FrameHolder):
             raise ProtocolError("the worker was not checked")
         problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
         self._check = None
-        self._finish_first()
+        self._finish(sent)
         self._owner.checked(self, problem)
 
-    def _finish_first(self) -> float:
-        """Forget the oldest frame, which was answered, and watch the next one; returns the time."""
+    def _held(self, frame_id: int) -> SentFrame | None:
+        """The frame that may be answered with this id: the oldest one."""
+        sent = self.frames[0] if self.frames else None
+        return sent if sent is not None and sent.frame_id == frame_id else None
+
+    def _finish(self, sent: SentFrame) -> float:
+        """Forget `sent`, the oldest frame, which was answered, and watch the next one; returns the time."""
         self.frames.popleft()
+        sent.answered = True
         now = self.running_since = self._now()
         self._watch()
         return now
@@ -557,7 +567,7 @@ class WorkerSlot(FrameHolder):
         self.tried = True
         self._incarnation = None
         self._cancel_timers()
-        hung = bool(self.frames) and self.frames[0] is self._hung_frame
+        hung = self._hung_frame if self._hung_frame in self.frames else None
         end = IncarnationEnd(
             f"its device was lost ({reason})" if self._lost else reason,
             list(self.frames),
@@ -585,12 +595,17 @@ class WorkerSlot(FrameHolder):
         self._stop_watching()
         if self._runs_no_batch:
             if self._state is SlotState.LEAVING:
-                self._hang = self._clock.call_later(LEAVE_SECONDS, self._stays)
+                self._leave = self._clock.call_later(LEAVE_SECONDS, self._stays)
             return
-        if self._timeout is not None:
-            self._hang = self._clock.call_later(self._timeout, self._hung)
-        if self.frames[0].unsettled == 0:
-            self.deserted()
+        self._watch_batch(self.frames[0], self.running_since)
+
+    def _watch_batch(self, sent: SentFrame, began: float) -> None:
+        """Start the timers of `sent`, which has run since `began`."""
+        limit = self._time_limit
+        if limit is not None:
+            self._hangs[sent.frame_id] = self._clock.call_later(limit, partial(self._hung, sent, began, limit))
+        if sent.unsettled == 0:
+            self.deserted(sent)
 
     @property
     def _runs_no_batch(self) -> bool:
@@ -599,39 +614,44 @@ class WorkerSlot(FrameHolder):
 
     def _stays(self) -> None:
         """A worker that leaves has not gone: as long as it is there, its stage waits for it and it has a number."""
-        self._hang = None
+        self._leave = None
         if self._state is SlotState.LEAVING:  # else it was abandoned, perhaps on another thread
             self._end_incarnation(f"it was to leave, and has not closed its connection for {LEAVE_SECONDS:g} s")
 
     def _stop_watching(self) -> None:
-        if self._hang is not None:
-            self._hang.cancel()
-            self._hang = None
-        if self._deserted is not None:
-            self._deserted.cancel()
-            self._deserted = None
+        if self._leave is not None:
+            self._leave.cancel()
+            self._leave = None
+        if self._hangs:
+            for timer in self._hangs.values():
+                timer.cancel()
+            self._hangs.clear()
+        if self._deserted:
+            for timer in self._deserted.values():
+                timer.cancel()
+            self._deserted.clear()
 
-    def deserted(self) -> None:
-        """Nobody waits for the frame that runs: tell of it after a while, and kill the worker after a longer one."""
-        if self._abandonment is None or self._state not in AT_WORK or self._deserted is not None:
+    def deserted(self, sent: SentFrame) -> None:
+        """Tell after a while of `sent`, which runs and has no caller left, and kill the worker after a longer one."""
+        if self._abandonment is None or self._state not in AT_WORK or sent.frame_id in self._deserted:
             return
         limit = self._abandonment.limit(start_seconds=self._start_seconds, has_answered=self._has_answered)
         since = self._now()
         delay = warning_after(limit)
-        self._deserted = self._clock.call_later(delay, partial(self._warn, self.frames[0], since, limit))
+        self._deserted[sent.frame_id] = self._clock.call_later(delay, partial(self._warn, sent, since, limit))
 
     def _warn(self, frame: SentFrame, since: float, limit: float) -> None:
         """Tell of a deserted frame, and wait until its time is up."""
-        self._deserted = None
+        self._deserted.pop(frame.frame_id, None)
         left = since + limit - self._now()
         if left <= FOREVER_SECONDS:
-            self._deserted = self._clock.call_later(left, partial(self._ask, frame, since, True))
+            self._deserted[frame.frame_id] = self._clock.call_later(left, partial(self._ask, frame, since, True))
         self._ask(frame, since, False)
 
     def _ask(self, frame: SentFrame, since: float, final: bool) -> None:
         """Ask the worker for its stacks, to tell them; `final` says that the time of the frame is up."""
         if final:
-            self._deserted = None
+            self._deserted.pop(frame.frame_id, None)
         self._asking = asyncio.get_running_loop().create_task(self._tell(frame, since, final))
 
     async def _tell(self, frame: SentFrame, since: float, final: bool) -> None:
@@ -650,26 +670,45 @@ class WorkerSlot(FrameHolder):
             self._owner.abandoned(self)
             self.recycle("it goes on with a batch that nobody waits for")
 
-    def _hung(self) -> None:
-        """The time of the frame is up.
+    @property
+    def _time_limit(self) -> float | None:
+        """How long a batch may run until the worker is killed; None: for ever."""
+        return self._timeout
+
+    def _hung(self, sent: SentFrame, began: float, limit: float) -> None:
+        """The time of `sent` is up.
 
         Where this process stood still (it was stopped, or some callback blocked the event loop), the answer may have
         come meanwhile.  Such a time does not count, once for each frame.
         """
-        assert self._timeout is not None
-        late = self._now() - self.running_since - self._timeout
+        late = self._now() - began - limit
         if late > STOOD_STILL_SECONDS:
-            self._hang = self._clock.call_later(min(late, self._timeout), self._kill_hung)
+            self._hangs[sent.frame_id] = self._clock.call_later(min(late, limit), partial(self._kill_hung, sent))
         else:
-            self._kill_hung()
+            self._kill_hung(sent)
 
-    def _kill_hung(self) -> None:
-        self._hang = None
+    def _kill_hung(self, sent: SentFrame) -> None:
+        self._hangs.pop(sent.frame_id, None)
         if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
             return
-        log.error("%s: a batch ran longer than %g s; the worker is %s", self, self._timeout, self._owner.ending)
-        self._hung_frame = self.frames[0]
-        self._end_incarnation(f"a batch ran longer than {self._timeout:g} s")
+        words = self._overdue_words()
+        log.error("%s: %s; the worker is %s", self, words, self._owner.ending)
+        self._hung_frame = sent
+        self._end_incarnation(words)
+
+    def _overdue_words(self) -> str:
+        """Why the worker of a batch that ran too long is ended."""
+        return f"a batch ran longer than {self._timeout:g} s"
+
+    # -- who takes the next batch ---------------------------------------------------------------------------------
+
+    def free_seat(self) -> int:
+        """The number under which the queue is to know who runs the next batch of this worker."""
+        return self.index
+
+    def seats(self) -> Iterable[int]:
+        """All such numbers of this worker."""
+        return (self.index,)
 
     def __str__(self) -> str:
         return f"worker {self.index} of stage {self.stage!r}"

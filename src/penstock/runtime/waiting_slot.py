@@ -1,0 +1,132 @@
+"""The slot of a worker of a waiting stage: it runs several frames at once, and answers them in any order.
+
+Contract
+--------
+* The oldest `concurrency` frames count as running.  The others are behind: they begin, as far as is known here, when
+  one before them is answered.
+* A frame that runs, and of which the last item is settled without its answer, is cancelled at once.  The worker answers
+  it all the same.  From the cancel on it is deserted, as a batch of a plain stage.
+* The worker itself cancels a batch after the stage's `timeout`.  It is killed where that batch is not answered
+  `UNWIND_SECONDS` later.
+* A suspect is alone: its worker is given nothing beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from penstock.core.abandonment import Abandonment
+from penstock.core.clock import Clock
+from penstock.core.dispatch import SentFrame
+from penstock.core.supervision import WorkerHealth
+from penstock.runtime.incarnation import StartIncarnation
+from penstock.runtime.worker_slot import AT_WORK, SlotOwner, WorkerSlot
+from penstock.transport.framing import Kind, encode_slab_note
+
+UNWIND_SECONDS: Final = 5.0
+"""How long a batch may take to end that was cancelled for its time: to close connections takes a round trip or two."""
+
+
+class WaitingSlot(WorkerSlot):
+    """One worker of a waiting stage; `window` is the most frames that it is given."""
+
+    def __init__(
+        self,
+        owner: SlotOwner,
+        stage: str,
+        index: int,
+        *,
+        timeout: float | None,
+        abandonment: Abandonment | None = None,
+        health: WorkerHealth,
+        clock: Clock,
+        start_incarnation: StartIncarnation,
+        concurrency: int,
+        window: int,
+    ) -> None:
+        self._window = window  # first: the base class begins the worker's first life
+        super().__init__(
+            owner,
+            stage,
+            index,
+            timeout=timeout,
+            abandonment=abandonment,
+            health=health,
+            clock=clock,
+            start_incarnation=start_incarnation,
+            concurrency=concurrency,
+        )
+
+    def _begin_life(self) -> None:
+        super()._begin_life()
+        self.alone = False
+        self._free = list(range(self._window - 1, -1, -1))
+        """The places that no batch has; the next one is given the last of them."""
+
+    # -- frames -------------------------------------------------------------------------------------------------
+
+    def send(self, sent: SentFrame, buffers: list[Any], now: float) -> None:
+        assert self._incarnation is not None
+        if sent.items:
+            sent.seat = self.index * self._window + self._free.pop()
+            self.alone = sent.items[0].suspect
+        self.frames.append(sent)
+        if len(self.frames) <= self.concurrency:
+            self._begin(sent, now)
+        self._incarnation.send(buffers)
+
+    def _begin(self, sent: SentFrame, now: float) -> None:
+        sent.began = now
+        if sent.items:
+            self._watch_batch(sent, now)
+
+    def _held(self, frame_id: int) -> SentFrame | None:
+        for sent in self.frames:
+            if sent.frame_id == frame_id:
+                return sent
+        return None
+
+    def _finish(self, sent: SentFrame) -> float:
+        ran = sent.running
+        self.frames.remove(sent)
+        sent.answered = True
+        now = self.running_since = self._now()
+        if sent.items:
+            self._free.append(sent.seat - self.index * self._window)
+            self.alone = False
+            for timers in (self._hangs, self._deserted):
+                timer = timers.pop(sent.frame_id, None)
+                if timer is not None:
+                    timer.cancel()
+        if ran and len(self.frames) >= self.concurrency:
+            self._begin(self.frames[self.concurrency - 1], now)
+        return now
+
+    @property
+    def busy_seconds(self) -> float | None:
+        return self._now() - self.frames[0].began if self.frames else None
+
+    # -- what runs too long -------------------------------------------------------------------------------------
+
+    def deserted(self, sent: SentFrame) -> None:
+        if self._state in AT_WORK and not sent.cancelled:
+            sent.cancelled = True
+            assert self._incarnation is not None
+            self._incarnation.send([encode_slab_note(Kind.CANCEL, b"", sent.frame_id)])
+            super().deserted(sent)
+
+    @property
+    def _time_limit(self) -> float | None:
+        return None if self._timeout is None else self._timeout + UNWIND_SECONDS
+
+    def _overdue_words(self) -> str:
+        return f"{super()._overdue_words()}, and went on for {UNWIND_SECONDS:g} s after it was cancelled"
+
+    # -- who takes the next batch ---------------------------------------------------------------------------------
+
+    def free_seat(self) -> int:
+        return self.index * self._window + (self._free[-1] if self._free else 0)
+
+    def seats(self) -> Iterable[int]:
+        return range(self.index * self._window, (self.index + 1) * self._window)
