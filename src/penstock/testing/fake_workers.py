@@ -46,7 +46,8 @@ class FakeIncarnation:
     """One life of a worker, as the runtime sees it; implements `penstock.runtime.incarnation.Incarnation`.
 
     `frames` are the batches, examinations and checks it was sent and has not answered, oldest first.  With `obedient`
-    it ends as soon as it is asked or killed; otherwise the test ends it with `die`.
+    it ends as soon as it is asked or killed; otherwise the test ends it with `die`.  A worker of a waiting stage has
+    begun the oldest `concurrency` of them, and answers a batch that it was told to cancel when the test has it do so.
     """
 
     def __init__(self, owner: IncarnationOwner, start: WorkerStart, *, obedient: bool = True) -> None:
@@ -60,6 +61,8 @@ class FakeIncarnation:
         """What it was asked, in order: ``"close"``, ``"kill"``, ``"abandon"``."""
         self.suspects = 0
         """How often it was told that the item of the next batch is a suspect."""
+        self.cancelled: list[int] = []
+        """The ids of the batches that it was told to cancel, in order."""
         self.ended = False
         self.stack = ""
         """What it tells of its threads."""
@@ -86,7 +89,10 @@ class FakeIncarnation:
             elif frame.kind is Kind.SUSPECT:
                 self.suspects += 1
             elif frame.kind is Kind.RECALL:
-                queue_frames(deque(self.frames[1:]), [frame])  # it has begun with the first
+                begun = max(1, self.launch.concurrency) if self.launch is not None else 1
+                queue_frames(deque(self.frames[begun:]), [frame])
+            elif frame.kind is Kind.CANCEL:
+                self.cancelled.append(frame.frame_id)
             elif self._slabs.note(frame):
                 if frame.kind is Kind.TRIM and not self.frames and self._slabs.keeps:
                     self._deliver(self._slabs.tell())
@@ -175,9 +181,13 @@ class FakeIncarnation:
         *,
         seconds: float = 0.0,
         calls: int = 1,
+        place: int = 0,
     ) -> None:
-        """Answer the oldest batch: by default each item with its own payload, unless it was taken back in time."""
-        frame = self.frames.pop(0)
+        """Answer a batch, by default the oldest, and each item with its own payload unless it was taken back in time.
+
+        `place` is that of the batch among `frames`.
+        """
+        frame = self.frames.pop(place)
         given: list[Payload] = list(frame.payloads) if payloads is None else list(payloads)
         how: list[int] = [Status.OK] * len(given) if statuses is None else list(statuses)
         for place in frame.recalled:
@@ -229,11 +239,11 @@ class FakeIncarnation:
         else:
             self.answer(payloads, statuses)
 
-    def fail(self, message: str = "broken", *, seconds: float = 0.0) -> None:
-        """Answer the oldest batch: each of its items failed."""
+    def fail(self, message: str = "broken", *, seconds: float = 0.0, place: int = 0) -> None:
+        """Answer a batch, by default the oldest: each of its items failed."""
         problem = pack(Problem("builtins.RuntimeError", ("builtins.RuntimeError",), message))
-        n = len(self.frames[0].ids)
-        self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds)
+        n = len(self.frames[place].ids)
+        self.answer([problem] * n, [Status.FAILED] * n, seconds=seconds, place=place)
 
     def finish_examination(self, error: str = "") -> None:
         """Answer an examination, the oldest frame: the example ran well, or failed with a RuntimeError that says so."""
