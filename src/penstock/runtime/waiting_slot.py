@@ -110,7 +110,7 @@ class WaitingSlot(WorkerSlot):
     # -- what runs too long -------------------------------------------------------------------------------------
 
     def deserted(self, sent: SentFrame) -> None:
-        if self._state in AT_WORK and not sent.cancelled:
+        if self._state in AT_WORK:
             sent.cancelled = True
             assert self._incarnation is not None
             self._incarnation.send([encode_slab_note(Kind.CANCEL, b"", sent.frame_id)])

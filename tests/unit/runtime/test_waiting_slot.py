@@ -82,7 +82,7 @@ async def test_idle_workers_go_first_and_each_gets_its_concurrency_and_what_it_p
     await submit(rig, 8)
     assert batches(rig) == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]
     assert rig.engine.stages[0].queued == 2
-    assert rig.engine.stages[0].most_at_once == 4
+    assert rig.engine.stages[0].most_at_once == rig.engine.stages[0].queue.workers == 4
     await finish(rig)
 
 
@@ -125,12 +125,12 @@ async def test_a_batch_is_cancelled_at_the_deadline_of_its_last_item(make_rig):
 
 
 async def test_a_batch_behind_the_others_is_taken_back_and_not_cancelled(make_rig):
-    rig = await make_rig(waiting(1, prefetch=1)).start()
-    calls = await submit(rig, 2)
-    rig.engine.cancel(calls[1].request)
+    rig = await make_rig(waiting(2, prefetch=1)).start()
+    calls = await submit(rig, 3)
+    rig.engine.cancel(calls[2].request)
     await rest()
     assert rig.workers[0].cancelled == []
-    assert rig.workers[0].frames[1].recalled == {0}
+    assert rig.workers[0].frames[2].recalled == {0}
     await finish(rig)
 
 
@@ -158,6 +158,7 @@ async def test_a_batch_that_ended_after_its_cancel_teaches_nothing_of_how_long_o
     rig.engine.cancel(calls[0].request)
     await rest()
     rig.workers[0].answer(seconds=50.0)
+    assert rig.clock.waiting == [], "nothing more is done about it"
     assert rig.engine.stages[0].queue.expected_run(1) == 0.0
     rig.workers[0].answer(seconds=2.0)
     await rest()
@@ -175,6 +176,7 @@ async def test_a_batch_that_its_worker_does_not_end_after_its_time_ends_the_work
     assert "a batch ran longer than 10 s, and went on for 5 s after it was cancelled" in caplog.text
     assert [type(call.error) for call in (first, second)] == [WorkerLost, WorkerLost]
     assert [call.error.hung for call in (first, second)] == [True, False]
+    assert "alone" not in str(second.error)
 
 
 async def test_each_batch_has_its_own_time(make_rig):
@@ -271,14 +273,16 @@ async def test_failures_in_a_row_neither_examine_nor_restart_a_worker(make_rig):
 
 
 async def test_a_worker_that_is_asked_how_it_is_takes_batches_beside_that(make_rig):
-    rig = await make_rig(waiting(2)).start()
+    rig = await make_rig(waiting(2, timeout=1.0)).start()
     driver = rig.engine.stages[0]
     driver.workers[0].check(1000, rig.clock.now())
     call = await rig.call(b"a")
     assert batches(rig) == [[b"a"]]
+    assert driver.queue.workers == 2
     rig.workers[0].answer(place=1)
     await rest()
     assert call.done
+    assert rig.clock.waiting == [], "the time of a batch is none of its own"
     rig.workers[0].frames.clear()
     driver.workers[0].frames.clear()
 
@@ -293,6 +297,64 @@ async def test_a_request_that_would_end_too_late_is_refused_by_what_all_places_d
     await rig.call(b"y", within=3.5)
     assert rig.engine.stages[0].known_rate == 2.0
     await finish(rig)
+
+
+async def test_who_may_begin_at_once_is_not_refused_however_long_it_runs(make_rig):
+    rig = await make_rig(waiting(2), admission="deadline").start()
+    await rig.call(b"a")
+    rig.workers[0].answer(seconds=9.0)
+    await submit(rig, 1)
+    await rig.call(b"b", within=1.0)
+    with pytest.raises(Overloaded):
+        await rig.call(b"c", within=1.0)
+
+
+async def test_what_is_sent_ahead_takes_the_place_that_is_free_first(make_rig):
+    rig = await make_rig(waiting(2, prefetch=2), admission="deadline").start()
+    await rig.call(b"a")
+    rig.workers[0].answer(seconds=1.0)
+    await submit(rig, 4)
+    with pytest.raises(Overloaded, match=r"would end 1 s after its deadline"):
+        await rig.call(b"x", within=2.0)
+    await rig.call(b"y", within=3.0)
+
+
+async def test_a_batch_that_was_sent_ahead_has_its_time_from_when_it_may_begin(make_rig):
+    rig = await make_rig(waiting(2, prefetch=1, timeout=10.0)).start()
+    await submit(rig, 3)
+    await rig.clock.advance(10.0)
+    rig.workers[0].answer(place=1)
+    await rest()
+    rig.workers[0].answer()
+    await rest()
+    assert rig.clock.waiting == [10.0 + UNWIND_SECONDS]
+    assert rig.engine.stages[0].workers[0].busy_seconds == 0.0
+
+
+async def test_items_of_jobs_fill_all_places(make_rig):
+    rig = await make_rig(waiting(4)).start()
+    await submit(rig, 5, lane=Lane.BACK)
+    assert batches(rig) == [[b"0", b"1", b"2", b"3"]]
+    await finish(rig)
+
+
+async def test_the_queue_knows_which_places_are_free_in_whatever_order_they_come_free(make_rig):
+    rig = await make_rig(waiting(3, workers=2, batch=Batch(max_size=2))).start()
+    for i in range(12):
+        rig.submit(b"%d" % i)
+    await rest()
+    known = rig.engine.stages[0].queue._batches
+    assert known.free == 0
+    rig.workers[0].answer(place=2)
+    rig.workers[1].answer(place=1)
+    rig.workers[0].answer(place=0)
+    assert known.free == 3
+    rig.workers[1].die()
+    await rest()
+    assert known.free == 2, "of three places of the worker that is left"
+    await restarted(rig, 1)
+    await finish(rig)
+    assert known.free == 6
 
 
 async def test_a_busy_worker_tells_since_when(make_rig):
