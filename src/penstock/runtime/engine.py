@@ -47,6 +47,8 @@ from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import BatchSent, StageDriver
 
 TEARDOWN_GRACE_SECONDS = 5.0
+CANCEL_GRACE_SECONDS = 1.0
+"""How long a stop lets cancelled tasks of waiting stages go on: long enough to close a connection in good order."""
 """How long a worker may take to tear its stage down after the last answer; then it is killed."""
 
 
@@ -477,10 +479,16 @@ class Engine:
             for stage in self.stages:
                 stage.close()
             await self._until(lambda: self._hurried or not self._workers_alive, TEARDOWN_GRACE_SECONDS)
+        else:  # what waiting stages have in progress was cancelled when its items were settled
+            await self._until(lambda: self._hurried or not self._unwinds, CANCEL_GRACE_SECONDS)
         for stage in self.stages:
             stage.kill()
         await self._until(lambda: not self._workers_alive, math.inf)
         self._finish()
+
+    @property
+    def _unwinds(self) -> bool:
+        return any(stage.waits and stage.in_flight for stage in self.stages)
 
     async def _open_door(self) -> None:
         if self._door is None:

@@ -190,8 +190,8 @@ class FakeIncarnation:
         frame = self.frames.pop(place)
         given: list[Payload] = list(frame.payloads) if payloads is None else list(payloads)
         how: list[int] = [Status.OK] * len(given) if statuses is None else list(statuses)
-        for place in frame.recalled:
-            given[place], how[place] = b"", Status.RECALLED
+        for item in frame.recalled:
+            given[item], how[item] = b"", Status.RECALLED
         handles = self._placed(given, how)
         # As the loop of a worker does: results that are views of inputs are copied, and the batch is let go of.
         answers = b"".join(encode_answers(frame.frame_id, seconds, calls, frame.ids, given, how, handles=handles))

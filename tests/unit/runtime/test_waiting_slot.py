@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from dataclasses import replace
 
@@ -13,11 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.config import Batch
 from penstock.core.lanes import Lane
-from penstock.errors import Cancelled, DeadlineExceeded, Overloaded, StageFailed, WorkerLost
+from penstock.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, StageFailed, WorkerLost
 from penstock.runtime.spec import stage
 from penstock.runtime.waiting_slot import UNWIND_SECONDS
 from penstock.testing.virtual_clock import rest
-from penstock.transport.framing import Kind, Status
+from penstock.transport.framing import Status
 
 
 def waiting(concurrency=3, prefetch=0, **options):
@@ -372,13 +371,34 @@ async def test_a_busy_worker_tells_since_when(make_rig):
     assert slot.idle_since == rig.clock.now()
 
 
-async def test_a_stop_settles_what_runs(make_rig, caplog):
-    caplog.set_level(logging.INFO)
-    rig = await make_rig(waiting(), obedient=False).start()
-    calls = await submit(rig, 3)
-    await rig.stop()
-    assert all(call.done for call in calls)
-    assert Kind.CANCEL.name not in caplog.text
+async def test_a_stop_cancels_what_runs_and_kills_the_worker_a_second_later(make_rig):
+    rig = await make_rig(waiting()).start()
+    calls = await submit(rig, 2)
+    worker = rig.workers[0]
+    stopping = await rig.stopping(3.0)
+    await rig.clock.advance(2.9)
+    assert worker.cancelled == []
+    await rig.clock.advance(0.1)
+    assert all(isinstance(call.error, NotReady) for call in calls)
+    assert worker.cancelled == [frame.frame_id for frame in worker.frames]
+    await rig.clock.advance(0.9)
+    assert worker.orders == []
+    await rig.clock.advance(0.1)
+    assert worker.orders == ["kill"]
+    await stopping
+
+
+async def test_a_stop_ends_as_soon_as_all_that_was_cancelled_has_ended(make_rig):
+    rig = await make_rig(waiting()).start()
+    await submit(rig, 2)
+    worker = rig.workers[0]
+    stopping = await rig.stopping(0.0)
+    for _ in range(2):
+        assert worker.orders == []
+        worker.answer(statuses=[Status.EXPIRED])
+        await rest()
+    assert worker.orders == ["kill"]
+    await stopping
 
 
 # -- random histories -------------------------------------------------------------------------------------------------
