@@ -21,9 +21,9 @@ NAMES = {
 }  # fmt: skip
 
 STAGE = (
-    "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, prefetch=1, "
-    "max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, bisect=True, "
-    "retry=True)"
+    "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, concurrency=None, "
+    "prefetch=None, max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, "
+    "bisect=True, retry=True)"
 )
 EXTERNAL = (
     "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "

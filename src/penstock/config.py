@@ -52,6 +52,7 @@ STAGE_ARGUMENTS = (
     "env",
     "gpus",
     "batch",
+    "concurrency",
     "prefetch",
     "max_batches",
     "abandon_after",
@@ -131,6 +132,8 @@ def checked_fields(kind: type[T]) -> type[T]:
 
 MOST_IN_A_BATCH = 1_000_000
 """A worker whose stage has examples runs a full batch of them before it is ready, so a batch has to fit in memory."""
+MOST_IN_PROGRESS = 10_000
+"""The most batches that a worker may have in progress: each is a task with its items in memory."""
 LONGEST_HOLD = 24 * 60 * 60
 """The longest finite wait for company, a day: longer ones are slips, as of milliseconds for seconds."""
 
@@ -199,8 +202,14 @@ class StageOptions:
     option: a stage's class may bring its own.
     """
 
+    concurrency: int | None = option(
+        None,
+        "most batches that one worker of a stage with something `async` has in progress, at most 10000; None: 64 where "
+        "predict is `async`, 2 where only other methods are",
+        limit=whole_number(least=1, most=MOST_IN_PROGRESS),
+    )
     prefetch: int = option(
-        1, "batches a worker holds besides the one it runs; 0 never sends ahead", limit=whole_number(least=0)
+        1, "batches a worker holds besides those it runs; 0 never sends ahead", limit=whole_number(least=0)
     )
     max_batches: int | None = option(
         None,

@@ -36,11 +36,19 @@ class Limit:
         return self.plain(value)
 
 
-def whole_number(*, least: int) -> Limit:
-    """Integers from `least` on.  One that is too large for a message becomes the largest that a message can carry."""
+def whole_number(*, least: int, most: int | None = None) -> Limit:
+    """Integers from `least` on, up to `most`.
+
+    Without `most`, one that is too large for a message becomes the largest that a message can carry.
+    """
     return Limit(
-        f"a whole number of at least {least}",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+        f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}",
+        lambda value: (
+            isinstance(value, int)
+            and not isinstance(value, bool)
+            and value >= least
+            and (most is None or value <= most)
+        ),
         lambda value: min(int(value), sys.maxsize),
     )
 

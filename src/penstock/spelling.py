@@ -14,7 +14,6 @@ ELSEWHERE = {
     "batch_timeout": "max_wait",
     "cert": "tls_cert",
     "certfile": "tls_cert",
-    "concurrency": "workers",
     "cuda": "gpus",
     "device": "gpus",
     "devices": "gpus",

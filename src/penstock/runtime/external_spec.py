@@ -40,7 +40,7 @@ def external(
             Items cross in the format that a client sent them in.
         item: the type of one item, for OpenAPI and for the conversion between stages; workers check it themselves.
         result: the type of one result, likewise.
-        prefetch: as of `penstock.stage`.
+        prefetch: as of a plain stage of `penstock.stage`.
         max_batches: as of `penstock.stage`.
         max_queued: as of `penstock.stage`.
         timeout: as of `penstock.stage`; a worker that is over it is told, and cut off.

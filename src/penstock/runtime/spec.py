@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,17 +13,22 @@ from penstock.config import Batch, StageOptions, check_stage_name, checked_keywo
 from penstock.errors import ConfigError
 from penstock.option_fields import whole_number
 from penstock.runtime.gpus import VARIABLE, Gpus, GpusHere, check_environments, read_gpus, variable_of
-from penstock.runtime.stage_check import check_calls, check_target, examples_of
+from penstock.runtime.stage_check import check_calls, check_described, check_target, examples_of
 from penstock.runtime.stage_hooks import check_hooks
 from penstock.worker.declaration import Declaration
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.loading import check_setup
+from penstock.worker.stage import waiting_methods
 
 Cores: TypeAlias = frozenset[int] | None
 """The cores a worker is pinned to, or None."""
 
 SINGLES = Batch(max_size=1)
 AT_LEAST_ONE = whole_number(least=1)
+CONCURRENCY = 64
+"""Batches in progress in one worker whose `predict` is `async`, where nothing else is said."""
+HOOKS_CONCURRENCY = 2
+"""Likewise, where only other methods are `async`: the hooks of a batch run while `predict` computes another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class StageSpec:
     """One stage of a service; made by `stage()` or `external()`."""
 
     target: Any
-    """The `Stage` class, or a plain function; None where the workers are external."""
+    """The `Stage` class, or a function; None where the workers are external."""
     name: str
     workers: int
     """How many are started; 0 where they are external."""
@@ -128,7 +133,8 @@ def stage(
     env: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None,
     gpus: Sequence[int | str | Sequence[int | str]] | None = None,
     batch: Batch | None = None,
-    prefetch: int = 1,
+    concurrency: int | None = None,
+    prefetch: int | None = None,
     max_batches: int | None = None,
     max_queued: int | None = None,
     timeout: float | None = None,
@@ -140,7 +146,7 @@ def stage(
     """Describe a stage of a service.
 
     Args:
-        target: a `Stage` class, or a plain function of one item (or of a list, with `batch`).
+        target: a `Stage` class, or a function of one item (or of a list, with `batch`), plain or `async`.
         name: unique within the service; the class's name if left out.
         setup: keyword arguments for the class's `setup`; plain values, they travel to the worker.
         workers: how many processes; as many as `gpus` or `cpus` has entries if left out, else 1.
@@ -150,8 +156,11 @@ def stage(
             from 0, which counts those that this process sees, or an id (``"GPU-..."``); workers may share one.  None:
             they see what this process sees.
         batch: the batch policy; overrides the class's own.
-        prefetch: batches a worker holds besides the one it runs; 0 never sends ahead.  Raise it for stages that take
-            microseconds.
+        concurrency: most batches that one worker has in progress at once, from 1 to 10000, where a method of the stage
+            is `async`; a stage without a policy has one item in each.  64 if left out and `predict` is `async`, 2
+            if only other methods are.
+        prefetch: batches a worker holds besides those it runs; 0 never sends ahead.  Raise it for stages that take
+            microseconds.  If left out 1, and 0 where a method of the stage is `async`.
         max_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.  None: as
             many as each worker may hold.
         max_queued: most items waiting for this stage; None leaves it to the service's bound.
@@ -172,6 +181,7 @@ def stage(
     given = locals()  # first, so that it has only the arguments; `stage_options` looks the options up in it by name
     check_target(target)
     label = _label(target, name)
+    check_described(label, target)
     arguments = _setup_arguments(label, setup)
     check_setup(label, target, arguments)
     declared = declaration_of(target, arguments)
@@ -183,6 +193,10 @@ def stage(
     count = _count(label, workers, {"gpus": given_gpus or None, "cpus": pinned})
     environments = _environments(label, env, count)
     check_environments(label, given_gpus, environments)
+    waits = waiting_methods(target)
+    if prefetch is None:
+        given["prefetch"] = 0 if waits else 1
+    options = stage_options(label, given)
     return StageSpec(
         target=target,
         name=label,
@@ -193,8 +207,9 @@ def stage(
         gpus=given_gpus,
         batch=policy,
         examples=examples_of(label, target if declared.examples is None else declared),
-        options=stage_options(label, given),
+        options=options,
         declared=declared,
+        concurrency=_concurrency(label, waits, options.concurrency),
     )
 
 
@@ -252,6 +267,18 @@ def _count(label: str, workers: int | None, lists: Mapping[str, Sequence[Any] | 
             said = f"workers={count}" if workers is not None else f"{count} workers"
             raise ConfigError(f"stage {label!r}: {said} but {name} has {len(entries)} entries, one for each worker")
     return count
+
+
+def _concurrency(label: str, waits: Collection[str], given: int | None) -> int:
+    """How many frames a worker has in progress whose methods `waits` are `async`; 0 where none is."""
+    if waits:
+        return given or (CONCURRENCY if "predict" in waits else HOOKS_CONCURRENCY)
+    if given is not None:
+        raise ConfigError(
+            f"stage {label!r}: concurrency={given} is for a stage with something `async`, and a worker of this one "
+            f"runs one batch at a time: write `async def predict`, or workers={given}"
+        )
+    return 0
 
 
 def _setup_arguments(label: str, setup: Any) -> dict[str, Any]:

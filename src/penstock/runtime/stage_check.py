@@ -1,9 +1,11 @@
-"""What can be a stage: a function, or a class whose methods are called and return.
+"""What can be a stage: a function, or a class whose methods are called and return, or are awaited.
 
 Contract
 --------
-* A method that is `async` or has a `yield` is refused when the stage is described.  A worker calls it as a function
-  and would get an object that no answer can carry, so each request would fail.
+* A method that has a `yield` is refused when the stage is described.  A worker would get an object that no answer can
+  carry, so each request would fail.
+* A method may be `async`, and so may a function: the stage is a waiting one then.
+* `declare` and `__init__` may not, nor a property that a worker reads: these are called without an event loop.
 * A method that cannot be called with what a worker gives it is refused, too.  What a C function takes is not known,
   nor what an object in a method's place takes, as a decorator may make one.
 * What is judged is what a worker calls: behind a `partial`, or the `__call__` of an object.  A plain function that
@@ -19,8 +21,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from penstock.errors import ConfigError
-from penstock.runtime.stage_hooks import METHODS, predict_by_another_name
-from penstock.worker.stage import Stage, called, wants_pre
+from penstock.runtime.stage_hooks import IDLE_METHODS, VALUES, predict_by_another_name
+from penstock.worker.stage import METHODS, Stage, behind, called, wants_pre
 
 NO_EXAMPLES = (str, bytes, bytearray, memoryview, Mapping, AbstractSet)
 """What has a length, but is one item rather than a list of them, or has no order."""
@@ -48,8 +50,32 @@ def check_target(target: Any) -> None:
         raise ConfigError(f"{target.__qualname__} has no predict method{predict_by_another_name(target)}")
 
 
+def check_described(label: str, target: Any) -> None:
+    """ConfigError if `target` is a class with something `async` that nobody awaits.
+
+    It is asked before anything of the class is called.
+    """
+    if not inspect.isclass(target):
+        return
+    for name, instead in (
+        ("declare", "it is called where the service is described, without an event loop: write `def declare`"),
+        (
+            "__init__",
+            "Python does not await it: write `def __init__`, and `async def setup` for what has to be awaited",
+        ),
+    ):
+        if inspect.iscoroutinefunction(behind(inspect.getattr_static(target, name, None))):
+            raise ConfigError(f"stage {label!r}: {name} is `async`, and {instead}")
+    for name in (*METHODS, *IDLE_METHODS, *VALUES):
+        if inspect.iscoroutinefunction(_read_by(inspect.getattr_static(target, name, None))):
+            raise ConfigError(
+                f"stage {label!r}: {name} is an `async` property, and nobody awaits what is read of a stage: "
+                "write a method or a value in its place, without `@property`"
+            )
+
+
 def check_calls(label: str, target: Any, *, batched: bool) -> None:
-    """ConfigError if what a worker calls of `target` is `async` or a generator, or takes too few or too many arguments.
+    """ConfigError if what a worker calls of `target` is a generator, or takes too few or too many arguments.
 
     It says what to write instead.  `batched` says whether `predict` takes lists.
     """
@@ -84,12 +110,7 @@ def checked_examples(label: str, examples: Any) -> tuple[Any, ...]:
 
 
 def _check_call(label: str, name: str, call: Any) -> None:
-    function = _function(call)
-    if inspect.iscoroutinefunction(function):
-        raise ConfigError(
-            f"stage {label!r}: {name} is `async`, and a stage is called without an event loop: write `def {name}`, "
-            "and `asyncio.run(...)` inside it for what has to be awaited"
-        )
+    function = behind(call)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigError(
             f"stage {label!r}: {name} is a generator, because it has a `yield`: write `def {name}` without one, "
@@ -129,10 +150,8 @@ def _check_arguments(label: str, name: str, call: Any, owner: tuple[str, ...], a
         ) from None
 
 
-def _function(call: Any) -> Any:
-    """The function that runs when `call` is called."""
-    while isinstance(call, (staticmethod, classmethod, functools.partial, functools.partialmethod)):
-        call = call.func if isinstance(call, (functools.partial, functools.partialmethod)) else call.__func__
-    if inspect.isroutine(call) or inspect.isclass(call):
-        return call
-    return getattr(type(call), "__call__", call)  # noqa: B004  # the function is wanted, and not whether there is one
+def _read_by(found: Any) -> Any:
+    """The function that runs when the property `found` is read; None where it is no property."""
+    if isinstance(found, functools.cached_property):
+        return found.func
+    return found.fget if isinstance(found, property) else None

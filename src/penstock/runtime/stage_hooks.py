@@ -21,12 +21,10 @@ from typing import Any
 from penstock.config import Batch
 from penstock.errors import ConfigError
 from penstock.spelling import is_slip, nearest
-from penstock.worker.stage import Stage
+from penstock.worker.stage import METHODS, Stage
 
-METHODS = ("setup", "preprocess", "predict", "postprocess", "teardown")
-"""What a worker calls of a class."""
 IDLE_METHODS = ("health",)
-"""What a worker calls too, where it is a plain method that takes nothing: much else is called so."""
+"""What a worker calls too, where it is a method that takes nothing: much else is called so."""
 VALUES = ("examples", "batch")
 """What is read of a class."""
 SAME_AS = {

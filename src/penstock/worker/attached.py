@@ -6,6 +6,7 @@ and take other batches, so each connection has a `Runner` of its own, and the ex
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
 import platform
@@ -46,7 +47,7 @@ from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.leaving import AttachedPhase, Leaving
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import WATCHED_RESULTS, Runner
-from penstock.worker.stage import WorkerInfo, has_health, make_stage
+from penstock.worker.stage import WorkerInfo, has_health, make_stage, waiting_methods
 from penstock.worker.stage_life import check_health, freeze_model, tear_down, warm_up_stage
 
 log = guarded_logger("penstock.worker")
@@ -70,6 +71,9 @@ class AttachedWorker:
 
     `on_launch` is told the service, the stage and the index before anything of the stage runs; `on_loaded` is called
     after `setup`.  `end_process` ends this process at once with a status; another thread calls it.
+
+    Raises:
+        ConfigError: a method of `target` is `async`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class AttachedWorker:
         on_loaded: Callable[[], None],
         end_process: Callable[[int], None],
     ) -> None:
+        _check_plain(target)
         self._target = target
         self._attachment = attachment
         self._leaving = leaving
@@ -348,6 +353,18 @@ class AttachedWorker:
 
     def _tell_cut(self, why: str) -> None:
         log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
+
+
+def _check_plain(target: Any) -> None:
+    """ConfigError where a method of `target` is `async`: this worker has no event loop."""
+    waits = waiting_methods(target)
+    if waits:
+        own = str(getattr(target, "__qualname__", target))
+        what, name = (f"{own}.{waits[0]}", waits[0]) if inspect.isclass(target) else (own, own)
+        raise ConfigError(
+            f"{what} is `async`, and a worker that attaches calls it without an event loop: write `def {name}`, with "
+            "`asyncio.run(...)` in it for what has to be awaited, or let the service start the stage, by penstock.stage"
+        )
 
 
 def _bounded(buffers: list[Any], max_body: int) -> list[Any]:

@@ -14,6 +14,9 @@ from penstock.config import Batch
 if TYPE_CHECKING:
     from penstock.worker.declaration import Declaration
 
+METHODS = ("setup", "preprocess", "predict", "postprocess", "teardown")
+"""The methods of a class that a worker calls."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
@@ -53,6 +56,8 @@ class Stage:
     ``preprocess(self, x)`` and ``postprocess(self, y)``, or ``postprocess(self, y, pre)``, run for each item, before
     and after `predict`; `pre` is what `preprocess` made of the item.  ``teardown(self)`` runs once, when the worker
     ends in good order.  ``health(self)`` runs while the worker is idle; where it raises, the worker is replaced.
+    Each of these, and `predict`, may be `async`: the stage is a waiting one then, and a worker has many of its batches
+    in progress at once, in one event loop that lives as long as the worker.
     ``declare(cls, **kwargs)``, a classmethod, is given what `setup` will be given.
     """
 
@@ -116,10 +121,10 @@ def called(target: type, name: str) -> tuple[Any, tuple[str, ...]] | None:
 def has_health(target: Any) -> bool:
     """Whether workers of `target` can be asked how they are: it is a class with a method ``health(self)``.
 
-    Much is called so.  Only a plain method counts that takes nothing: no property, no value, nothing `async`.
+    Much is called so.  Only a method counts that takes nothing, plain or `async`: no property, no value, no generator.
     """
     found = inspect.getattr_static(target, "health", None) if inspect.isclass(target) else None
-    if not isinstance(found, types.FunctionType) or inspect.iscoroutinefunction(found):
+    if not isinstance(found, types.FunctionType):
         return False
     if inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found):
         return False
@@ -127,6 +132,28 @@ def has_health(target: Any) -> bool:
     return len(parameters) == 1 and parameters[0].kind in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+
+
+def behind(call: Any) -> Any:
+    """The function that runs when `call` is called."""
+    while isinstance(call, (staticmethod, classmethod, functools.partial, functools.partialmethod)):
+        call = call.func if isinstance(call, (functools.partial, functools.partialmethod)) else call.__func__
+    if inspect.isroutine(call) or inspect.isclass(call):
+        return call
+    return getattr(type(call), "__call__", call)  # noqa: B004  # the function is wanted, and not whether there is one
+
+
+def waiting_methods(target: Any) -> tuple[str, ...]:
+    """The methods of `target` that are `async`; of a function that is, `predict`.
+
+    A stage that has any is a waiting one: its workers run it in an event loop, many batches at once.
+    """
+    if not inspect.isclass(target):
+        return ("predict",) if inspect.iscoroutinefunction(behind(target)) else ()
+    names = (*METHODS, "health") if has_health(target) else METHODS
+    return tuple(
+        name for name in names if inspect.iscoroutinefunction(behind(inspect.getattr_static(target, name, None)))
     )
 
 

@@ -41,10 +41,12 @@ def test_every_option_means_what_it_means_for_a_stage_of_ours():
     }
     batch = Batch(max_size=4, max_wait=0.01)
     spec = ps.external("square", batch=batch, examples=[1, 2], **given)
-    assert dataclasses.asdict(spec.options) == {**given, "bisect": True}
+    assert dataclasses.asdict(spec.options) == {**given, "concurrency": None, "bisect": True}
     assert (spec.batch, spec.policy, spec.examples) == (batch, batch, (1, 2))
     ours, theirs = inspect.signature(ps.stage).parameters, inspect.signature(ps.external).parameters
-    assert {name: theirs[name].default for name in given} == {name: ours[name].default for name in given}
+    assert {name: theirs[name].default for name in given} == {
+        name: ours[name].default if name != "prefetch" else ps.stage(len).options.prefetch for name in given
+    }
 
 
 def test_its_types_and_its_formats_are_those_given():

@@ -53,6 +53,57 @@ def test_a_class_brings_its_name_its_policy_and_its_examples():
     assert spec.policy == Batch(max_size=7)
 
 
+class Enrich(Stage):
+    async def predict(self, x): ...
+
+
+class Score(Stage):
+    batch = Batch(max_size=7)
+
+    async def preprocess(self, x): ...
+
+    def predict(self, xs): ...
+
+
+@each(
+    ("target", "given", "concurrency", "prefetch"),
+    [
+        (count, {}, 0, 1),
+        (count, {"prefetch": 3}, 0, 3),
+        (Enrich, {}, 64, 0),
+        (Enrich, {"concurrency": 1}, 1, 0),
+        (Enrich, {"concurrency": 10_000, "prefetch": 2}, 10_000, 2),
+        (Score, {}, 2, 0),
+        (Score, {"concurrency": 5}, 5, 0),
+    ],
+)
+def test_a_waiting_stage_has_many_batches_in_progress_and_is_sent_none_ahead(target, given, concurrency, prefetch):
+    spec = stage(target, **given)
+    assert spec.concurrency == concurrency
+    assert spec.options == StageOptions(concurrency=given.get("concurrency"), prefetch=prefetch)
+    assert with_timeout(with_workers(spec, 3), 2.0).concurrency == concurrency
+
+
+@each(
+    ("target", "given", "reason"),
+    [
+        (Enrich, 0, "concurrency must be a whole number from 1 to 10000, got 0"),
+        (Enrich, 10_001, "concurrency must be a whole number from 1 to 10000, got 10001"),
+        (Enrich, "64", "concurrency must be a whole number from 1 to 10000, got '64'"),
+        (Enrich, True, "concurrency must be a whole number from 1 to 10000, got True"),
+        (Enrich, 2.0, r"concurrency must be a whole number from 1 to 10000, got 2\.0"),
+        (
+            count,
+            4,
+            "concurrency=4 is for a stage with something `async`, and .*: write `async def predict`, or workers=4",
+        ),
+    ],
+)
+def test_a_concurrency_that_a_stage_cannot_have_is_refused(target, given, reason):
+    with pytest.raises(ConfigError, match=f"stage '{target.__name__}': {reason}$"):
+        stage(target, concurrency=given)
+
+
 def test_a_policy_given_here_overrides_the_classes_own():
     assert stage(Embed, batch=Batch(max_size=2)).policy == Batch(max_size=2)
 
@@ -208,6 +259,7 @@ def test_an_argument_that_there_is_not_is_a_sentence_that_says_which_is_meant(na
 
 OPTIONS = dataclasses.fields(StageOptions)
 OTHERS = {
+    "concurrency": 4,
     "prefetch": 5,
     "max_batches": 3,
     "max_queued": 7,
@@ -223,10 +275,13 @@ OTHERS = {
 @pytest.mark.parametrize("f", OPTIONS, ids=lambda f: f.name)
 def test_each_option_is_an_argument_with_the_same_default_and_kept_as_it_was_given(f):
     argument = inspect.signature(stage).parameters[f.name]
-    assert (argument.kind, argument.default, argument.annotation) == (argument.KEYWORD_ONLY, f.default, f.type)
-    spec = stage(count, **{f.name: OTHERS[f.name]})
-    assert spec.options == dataclasses.replace(StageOptions(), **{f.name: OTHERS[f.name]})
-    assert spec.options != StageOptions()
+    # What is sent ahead by default is told by the methods of the stage.
+    default, annotation = (None, "int | None") if f.name == "prefetch" else (f.default, f.type)
+    assert (argument.kind, argument.default, argument.annotation) == (argument.KEYWORD_ONLY, default, annotation)
+    target = Enrich if f.name == "concurrency" else count
+    spec, before = stage(target, **{f.name: OTHERS[f.name]}), stage(target).options
+    assert spec.options == dataclasses.replace(before, **{f.name: OTHERS[f.name]})
+    assert spec.options != before
 
 
 @pytest.mark.parametrize("f", OPTIONS, ids=lambda f: f.name)
@@ -238,7 +293,8 @@ def test_each_option_is_read_by_the_runtime_or_by_the_worker():
     package = Path(penstock.__file__).parent
     files = [*(package / "runtime").glob("*.py"), *(package / "worker").glob("*.py")]
     read = re.findall(r"(?:\bspec\.options|\bself\._options)\.(\w+)", "\n".join(file.read_text() for file in files))
-    assert set(read) == {f.name for f in OPTIONS}
+    # `StageSpec.concurrency` is made of that one, and is what they read.
+    assert set(read) == {f.name for f in OPTIONS} - {"concurrency"}
 
 
 def test_a_stage_can_be_given_another_number_of_workers():

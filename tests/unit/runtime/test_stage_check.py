@@ -1,4 +1,4 @@
-"""What can be a stage: what is called and returns.  What is `async`, or yields, is told what to write instead."""
+"""What can be a stage: what is called and returns, or is awaited.  What yields is told what to write instead."""
 
 from __future__ import annotations
 
@@ -59,13 +59,68 @@ WRAPPED = [lambda f: f, staticmethod, classmethod, functools.partialmethod]
 
 @each("wrap", WRAPPED)
 @each("name", METHODS)
-def test_a_method_that_is_async_or_yields_is_refused_with_what_to_write(name, wrap):
+def test_a_method_may_be_async(name, wrap):
+    assert stage(with_method(name, wrap(awaits))).concurrency == (64 if name == "predict" else 2)
+
+
+def test_health_may_be_async_and_a_method_of_that_name_that_takes_more_is_none():
+    async def health(self):
+        """It is always well."""
+
+    async def of_a_patient(self, patient):
+        """It is something else."""
+
+    assert stage(with_method("health", health)).concurrency == 2
+    assert stage(with_method("health", of_a_patient)).concurrency == 0
+
+
+async def declares(cls, **kwargs):
+    """An `async` method of a class."""
+
+
+async def begins(self):
+    """An `async` method of an object."""
+
+
+@each(
+    ("name", "member", "why"),
+    [
+        (
+            "declare",
+            classmethod(declares),
+            "it is called where the service is described, without an event loop: write `def declare`",
+        ),
+        (
+            "__init__",
+            begins,
+            "Python does not await it: write `def __init__`, and `async def setup` for what has to be awaited",
+        ),
+    ],
+)
+def test_what_nobody_awaits_is_refused_where_it_is_async(name, member, why):
     with pytest.raises(ConfigError) as refused:
-        stage(with_method(name, wrap(awaits)))
+        stage(with_method(name, member))
+    assert str(refused.value) == f"stage 'Embed': {name} is `async`, and {why}"
+
+
+@each("made_by", [property, functools.cached_property])
+@each("name", [*METHODS, "health", "examples", "batch"])
+def test_an_async_property_in_the_place_of_what_a_worker_reads_is_refused(name, made_by):
+    with pytest.raises(ConfigError) as refused:
+        stage(with_method(name, made_by(begins)))
     assert str(refused.value) == (
-        f"stage 'Embed': {name} is `async`, and a stage is called without an event loop: write `def {name}`, "
-        "and `asyncio.run(...)` inside it for what has to be awaited"
+        f"stage 'Embed': {name} is an `async` property, and nobody awaits what is read of a stage: "
+        "write a method or a value in its place, without `@property`"
     )
+
+
+def test_an_async_property_of_the_authors_own_is_theirs():
+    assert stage(with_method("token", property(begins))).name == "Embed"
+
+
+@each("wrap", WRAPPED)
+@each("name", METHODS)
+def test_a_method_that_yields_is_refused_with_what_to_write(name, wrap):
     for generator in (yields, awaits_and_yields):
         with pytest.raises(ConfigError) as refused:
             stage(with_method(name, wrap(generator)))
@@ -76,9 +131,8 @@ def test_a_method_that_is_async_or_yields_is_refused_with_what_to_write(name, wr
 
 
 @pytest.mark.parametrize("target", AWAITING)
-def test_a_function_that_is_async_is_refused(target):
-    with pytest.raises(ConfigError, match=r"stage 'f': .* is `async`"):
-        stage(target, name="f")
+def test_a_function_may_be_async(target):
+    assert stage(target, name="f").concurrency == 64
 
 
 @pytest.mark.parametrize("target", YIELDING)
@@ -88,15 +142,19 @@ def test_a_function_that_yields_is_refused(target):
 
 
 def test_a_refusal_names_the_function():
-    with pytest.raises(ConfigError, match=r"stage 'awaits': awaits is `async`.*write `def awaits`"):
-        stage(awaits)
+    with pytest.raises(ConfigError, match=r"stage 'yields': yields is a generator.*write `def yields`"):
+        stage(yields)
 
 
 def test_a_method_that_is_inherited_is_judged_too():
     class Below(with_method("predict", awaits)): ...
 
-    with pytest.raises(ConfigError, match="stage 'Below': predict is `async`"):
-        stage(Below)
+    assert stage(Below).concurrency == 64
+
+    class Yields(with_method("predict", yields)): ...
+
+    with pytest.raises(ConfigError, match="stage 'Yields': predict is a generator"):
+        stage(Yields)
 
 
 @functools.wraps(awaits)
@@ -107,6 +165,7 @@ def waits_for_it(*args):
 @pytest.mark.parametrize("method", [plain, waits_for_it, Adds(), functools.partial(plain, 1), len])
 def test_a_plain_call_is_taken_also_one_that_wraps_what_is_async(method):
     assert stage(method, name="f").target is method
+    assert stage(method, name="f").concurrency == 0
     assert stage(with_method("predict", method)).name == "Embed"
 
 
