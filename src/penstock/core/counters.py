@@ -16,11 +16,11 @@ NOT_READY: Final = "not_ready"
 """The reason of a refusal by a service that takes no work at all."""
 REFUSED: Final = {reason: f"refused_{reason}" for reason in (*REFUSAL_REASONS, NOT_READY)}
 """The counter of each reason."""
-INLINE_REASONS: Final = ("full", "kept", "chunked", "moved")
+INLINE_REASONS: Final = ("full", "kept", "chunked", "moved", "waiting")
 """Why a large payload does not lie in shared memory.
 
-There was no room; a stage keeps too much of what it was given; the length of the body was not told; or a body that
-arrives slowly made way for another.
+There was no room; a stage keeps too much of what it was given; the length of the body was not told; a body that
+arrives slowly made way for another; or the stage is a waiting one.
 """
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock.codec.annotations import Signature
 from penstock.codec.formats import Codec
-from penstock.config import Batch, LogOptions, ServiceOptions
+from penstock.config import Batch, LogOptions, ServiceOptions, StageOptions
 from penstock.core.arriving import ArrivingBody
 from penstock.core.counters import ServiceCounters, StageCounters
 from penstock.core.lanes import Lane
@@ -327,6 +327,14 @@ class StageDescription(Protocol):
         """Its batch policy; None takes items one by one."""
 
     @property
+    def concurrency(self) -> int:
+        """The most batches that one of its workers has in progress, where it is a waiting stage; else 0."""
+
+    @property
+    def options(self) -> StageOptions:
+        """How its items are sent, run, and run again."""
+
+    @property
     def examples(self) -> Sequence[Any]:
         """Inputs of this stage."""
 
@@ -406,7 +414,9 @@ def _files_of_workers(service: Servable) -> int:
         for stage in service.stages
     )
     if service.options.slab_bytes != 0:
-        files += FILES_PER_SLAB * slab_count([stage.external is None for stage in service.stages])
+        files += FILES_PER_SLAB * slab_count(
+            [stage.external is None and not stage.concurrency for stage in service.stages]
+        )
     return files
 
 

@@ -33,7 +33,7 @@ def slab_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[
         "penstock_slab_inline",
         "Large payloads that did not stay in shared memory, by reason, and were copied through a socket. full: there "
         "was no room. kept: a stage keeps too much. chunked: the client did not tell the length. moved: a slow client "
-        "made way for another.",
+        "made way for another. waiting: the stage has something async.",
         labels=("service", "reason"),
     )
     for service, engine in running:

@@ -14,6 +14,7 @@ from penstock.runtime.slab_upkeep import SlabUpkeep
 from penstock.runtime.slabs import Arrivals, OpenSlabs
 from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import StageDriver
+from penstock.runtime.stage_memory import StageMemory
 
 ARRIVALS_NAME: Final = "arrivals"
 FULL: Final = "full"
@@ -75,8 +76,12 @@ class SharedMemory:
         self._close = slabs.close
         self._counts.update(dict.fromkeys(INLINE_REASONS, 0))
         for stage, own in zip(self._stages, slabs.stages, strict=True):
-            if own is not None:
+            if own is None:
+                continue
+            if own.parts:
                 stage.use_slabs(own, self._counts)
+            else:
+                stage.memory = StageMemory(own, self._counts)
         arrivals = self._arrivals = slabs.arrivals
         if arrivals is not None:
             self._arriving = Arriving(arrivals.slab.nbytes, arrivals.lease, self._counts)
@@ -145,6 +150,8 @@ class SharedMemory:
         for stage in stages:
             assert stage.memory is not None
             parts = stage.memory.slabs.parts
+            if not parts:
+                continue
             behind = self._stages[stage.index + 1].kept_bytes if not stage.last else 0
             used = sum([part.used_bytes for part in parts])
             name = stage.name if stage.name != ARRIVALS_NAME else f"stage {stage.name}"

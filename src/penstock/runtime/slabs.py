@@ -3,6 +3,9 @@
 There is one slab for arrivals, which this process writes, and one for the results of each stage whose workers are
 processes of ours.  The latter is divided into equal parts, one for each worker's place, which only that worker writes.
 A worker reads the slab that its inputs lie in: that of arrivals, or that of the results of the stage before.
+
+A waiting stage has none, because its workers answer in any order, and which inputs a stage keeps is told by the order
+of answers.  Its inputs and its results travel inline.
 """
 
 from __future__ import annotations
@@ -203,18 +206,27 @@ class StageSlabs(NamedTuple):
     """What one stage has of the slabs: what its workers read, and what each writes."""
 
     inputs: Slab | None
-    """None where they come inline: from workers outside, or from a service without shared memory."""
+    """None where they come inline: from workers outside, from a waiting stage, or to one."""
     parts: list[ResultPart]
+    """Empty for a waiting stage."""
     least: int
     """Payloads of so many bytes or more lie in a slab."""
 
-    def descriptors(self) -> tuple[int, int]:
-        """Those that a worker inherits: of its inputs, for reading, or -1; and of its results."""
-        return (-1 if self.inputs is None else self.inputs.readable, self.parts[0].slab.descriptor)
+    @property
+    def slab(self) -> Slab | None:
+        """The slab of its results."""
+        return self.parts[0].slab if self.parts else None
 
-    def order(self, worker: int) -> SlabOrder:
-        """What worker `worker` is told."""
-        return self.parts[worker].order(self.inputs, self.least)
+    def descriptors(self) -> tuple[int, int]:
+        """The descriptors that a worker inherits: of its inputs, for reading, and of its results; -1 for none."""
+        return (
+            NO_SLAB if self.inputs is None else self.inputs.readable,
+            NO_SLAB if self.slab is None else self.slab.descriptor,
+        )
+
+    def order(self, worker: int) -> SlabOrder | None:
+        """What worker `worker` is told; None where it has nothing of the slabs."""
+        return self.parts[worker].order(self.inputs, self.least) if self.parts else None
 
 
 class ServiceSlabs:
@@ -226,8 +238,10 @@ class ServiceSlabs:
         """For each stage what it has; None for one of workers from outside."""
 
     @classmethod
-    def make(cls, workers: Sequence[int], nbytes: int, least: int, now: Callable[[], float]) -> ServiceSlabs:
-        """Slabs of `nbytes` for a service whose stages have so many `workers` each, 0 where they come from outside.
+    def make(cls, workers: Sequence[int | None], nbytes: int, least: int, now: Callable[[], float]) -> ServiceSlabs:
+        """Slabs of `nbytes` for a service whose stages have so many `workers` each.
+
+        It is 0 where they come from outside, and None where the stage is a waiting one.
 
         Raises:
             SlabsUnavailable: the system has no such memory, or refuses it.
@@ -244,7 +258,7 @@ class ServiceSlabs:
             for places in workers:
                 if not places:
                     before = None
-                    stages.append(None)
+                    stages.append(StageSlabs(None, [], least) if places is None else None)
                     continue
                 slab = Slab.make(next(_numbers), nbytes)
                 made.append(slab)
@@ -263,8 +277,15 @@ class ServiceSlabs:
         if self.arrivals is not None:
             self.arrivals.slab.close()
         for stage in self.stages:
-            if stage is not None:
-                stage.parts[0].slab.close()
+            if stage is not None and stage.slab is not None:
+                stage.slab.close()
+
+
+def writing_workers(spec: StageSpec) -> int | None:
+    """How many workers of a stage write to a slab: 0 where they come from outside, None where the stage waits."""
+    if spec.concurrency:
+        return None
+    return 0 if spec.external is not None else spec.workers
 
 
 OpenSlabs: TypeAlias = Callable[[str, Sequence[StageSpec], ServiceOptions, Callable[[], float]], ServiceSlabs | None]
@@ -276,16 +297,20 @@ def open_slabs(
 ) -> ServiceSlabs | None:
     """The slabs of a service whose stages are `specs`; None where it is to have none, or the system has no such memory.
 
+    A service whose stages all wait has no slab in them; what travels inline is counted all the same.
+
     Raises:
         ConfigError: `slab_bytes` was set to more than this machine allows.
     """
-    workers = [0 if spec.external is not None else spec.workers for spec in specs]
-    slabs = slab_count([places > 0 for places in workers])
-    nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit(), open_slab_bytes()) if slabs else 0
-    if not nbytes:
+    workers = [writing_workers(spec) for spec in specs]
+    slabs = slab_count([bool(places) for places in workers])
+    nbytes, least = 0, options.slab_from
+    if slabs:
+        nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit(), open_slab_bytes())
+        least = min(least, nbytes + 1)  # what is larger lies nowhere, and a message carries 64 bits
+    if not nbytes and (slabs or options.slab_bytes == 0 or None not in workers):
         return None
     try:
-        least = min(options.slab_from, nbytes + 1)  # what is larger lies nowhere, and a message carries 64 bits
         return ServiceSlabs.make(workers, nbytes, least, now)
     except SlabsUnavailable as error:
         log.warning("service %r: large payloads are copied, because there is no shared memory: %s", service, error)

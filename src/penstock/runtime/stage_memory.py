@@ -13,6 +13,7 @@ from penstock.transport.messages import Released, pack
 KEPT_SHARE: Final = 4
 """A stage that keeps views of more than one in so many bytes of a slab gets its inputs inline."""
 FULL: Final = "full"
+WAITING: Final = "waiting"
 KEPT: Final = "kept"
 OK: Final = int(Status.OK)
 
@@ -20,11 +21,13 @@ OK: Final = int(Status.OK)
 class StageMemory:
     """The slabs of one running stage, as its driver uses them for each batch.
 
-    It counts in `inline_reasons` what travels inline all the same, by reason.
+    It counts in `inline_reasons` what travels inline all the same, by reason: all that is large, where the stage is a
+    waiting one.
     """
 
     def __init__(self, slabs: StageSlabs, inline_reasons: dict[str, int]) -> None:
         self.slabs = slabs
+        self._waits = not slabs.parts
         self.least = slabs.least
         """Payloads of so many bytes or more lie in a slab."""
         self._inline_reasons = inline_reasons
@@ -38,6 +41,8 @@ class StageMemory:
         """
         handles: dict[int, Handle] = {}
         inputs = self.slabs.inputs
+        if self._waits:
+            self._count(WAITING, sum([item.nbytes >= self.least for item in sent.items]))
         if inputs is None:
             return handles
         if kept_bytes * KEPT_SHARE > inputs.nbytes:
@@ -51,11 +56,11 @@ class StageMemory:
         return handles
 
     def count_unplaced(self, frame: Frame) -> None:
-        """Count the large results in `frame` that were sent, because their worker's part had no room for them."""
+        """Count the large results in `frame` that were sent: their worker's part had no room, or it has none."""
         named = {place for place, _ in frame.handles}
         for place, payload in enumerate(frame.payloads):
             if place not in named and payload.nbytes >= self.least and frame.statuses[place] == OK:
-                self._count(FULL, 1)
+                self._count(WAITING if self._waits else FULL, 1)
 
     def _count(self, reason: str, n: int) -> None:
         self._inline_reasons[reason] = self._inline_reasons.get(reason, 0) + n

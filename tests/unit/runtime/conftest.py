@@ -17,7 +17,7 @@ from penstock.config import ServiceOptions
 from penstock.core.outcome import Failure, Outcome, Result
 from penstock.core.state import State
 from penstock.runtime.engine import Engine
-from penstock.runtime.slabs import ServiceSlabs
+from penstock.runtime.slabs import ServiceSlabs, writing_workers
 from penstock.runtime.spec import StageSpec, stage
 from penstock.testing.fake_workers import FakeWorkers
 from penstock.testing.virtual_clock import VirtualClock, rest
@@ -116,7 +116,7 @@ class Rig:
         return call
 
     def _open_slabs(self, service, specs, options, now) -> ServiceSlabs:
-        self.slabs = ServiceSlabs.make([spec.workers for spec in specs], self._slab_bytes, options.slab_from, now)
+        self.slabs = ServiceSlabs.make(list(map(writing_workers, specs)), self._slab_bytes, options.slab_from, now)
         return self.slabs
 
     @property
@@ -125,7 +125,10 @@ class Rig:
         if self.slabs is None:
             return []
         arrivals, stages = self.slabs.arrivals, self.slabs.stages
-        return [arrivals.used_bytes, *[sum(part.used_bytes for part in stage.parts) for stage in stages]]
+        return [
+            0 if arrivals is None else arrivals.used_bytes,
+            *[sum(part.used_bytes for part in stage.parts) for stage in stages],
+        ]
 
     def body(self, mark: bytes, nbytes: int) -> memoryview:
         """A body of `nbytes` in a piece, as a connection has it once it is whole."""

@@ -38,6 +38,10 @@ def second(x: bytes) -> bytes:
     return x
 
 
+async def waits(x: bytes) -> bytes:
+    return x
+
+
 def arriving(rig, announced, came=None):
     """A body whose first bytes came now, with a piece if it gets one."""
     body = ArrivingBody(announced)
@@ -74,7 +78,7 @@ async def test_a_body_that_finds_no_room_moves_another_out_in_several_turns(larg
     assert slow.piece is None
     assert bytes(slow.content()) == b"x" * 3 * MIB
     assert arriving(rig, MIB).piece is not None
-    assert rig.engine.inline_reasons == {"full": 1, "kept": 0, "chunked": 0, "moved": 1}
+    assert rig.engine.inline_reasons == {"full": 1, "kept": 0, "chunked": 0, "moved": 1, "waiting": 0}
     assert MOVED_BYTES_PER_TURN == MIB
     del full
 
@@ -112,6 +116,50 @@ async def test_where_workers_from_outside_are_first_nothing_arrives_in_a_slab(ma
     assert arriving(rig, LARGE).piece is None
     assert [slab.name for slab in rig.engine.slabs] == ["ours"]
     assert set(rig.engine.inline_reasons.values()) == {0}
+
+
+def counted(rig):
+    """What has travelled inline, by reason, without the zeros."""
+    return {reason: n for reason, n in rig.engine.inline_reasons.items() if n}
+
+
+async def test_a_body_lies_in_no_slab_where_the_first_stage_waits(large):
+    rig = await large(stage(waits))
+    assert rig.engine.piece(LARGE) is None
+    assert rig.engine.slabs == []
+    call = await rig.call(b"a" * LARGE)
+    (frame,) = rig.workers[0].frames
+    assert not frame.handles
+    assert bytes(frame.payloads[0]) == b"a" * LARGE
+    rig.workers[0].answer([b"r" * LARGE])
+    await rest()
+    assert call.ends == [b"r" * LARGE]
+    assert counted(rig) == {"waiting": 2}
+
+
+async def test_a_waiting_stage_amid_others_is_sent_what_lies_in_their_slabs_and_gives_bytes(large):
+    rig = await large(stage(first, name="one"), stage(waits), stage(second, name="three"))
+    assert [slab.name for slab in rig.engine.slabs] == ["arrivals", "one", "three"]
+    one, two, three = rig.workers
+    call = await rig.call(rig.body(b"a", LARGE))
+    one.answer([b"1" * LARGE])
+    await rest()
+    (frame,) = two.frames
+    assert not frame.handles
+    assert bytes(frame.payloads[0]) == b"1" * LARGE
+    del frame
+    two.answer([b"2" * LARGE])
+    await rest()
+    assert rig.used_bytes == [0, 0, 0, 0], "what the first stage gave is read by nobody any more"
+    (frame,) = three.frames
+    assert not frame.handles
+    assert bytes(frame.payloads[0]) == b"2" * LARGE
+    del frame
+    three.answer([b"3" * LARGE])
+    await rest()
+    assert call.ends == [b"3" * LARGE]
+    assert rig.used_bytes == [0, 0, 0, LARGE]
+    assert counted(rig) == {"waiting": 2}
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ async def test_what_finds_no_room_travels_inline_and_is_counted(large):
     rig.workers[0].answer([b"r" * (SLAB + 1)])
     await rest()
     assert call.ends == [b"r" * (SLAB + 1)]
-    assert rig.engine.inline_reasons == {"full": 2, "kept": 0, "chunked": 0, "moved": 0}
+    assert rig.engine.inline_reasons == {"full": 2, "kept": 0, "chunked": 0, "moved": 0, "waiting": 0}
     kept.clear()
 
 

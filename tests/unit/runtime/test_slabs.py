@@ -14,7 +14,7 @@ from penstock.config import ServiceOptions
 from penstock.core.payload import Handle, handle_of
 from penstock.errors import ConfigError, ProtocolError
 from penstock.runtime import slabs as slabs_
-from penstock.runtime.slabs import NO_SLAB, Arrivals, ResultPart, ServiceSlabs, open_slabs
+from penstock.runtime.slabs import NO_SLAB, Arrivals, ResultPart, ServiceSlabs, StageSlabs, open_slabs
 from penstock.transport.slab import SYSTEM_PAGE_BYTES, Slab, SlabsUnavailable, open_slab_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memfd_create")
@@ -320,6 +320,22 @@ def test_where_those_from_outside_are_first_there_are_no_arrivals(make):
     assert slabs.stages[1].inputs is None
 
 
+def test_a_waiting_stage_has_none_and_what_it_gives_is_read_from_none(make):
+    slabs = make(1, None, 2)
+    waits, behind = slabs.stages[1:]
+    assert waits == StageSlabs(None, [], 1000)
+    assert waits.descriptors() == (NO_SLAB, NO_SLAB)
+    assert waits.order(0) is None
+    assert behind.inputs is None
+    assert behind.order(0).results == behind.slab.number
+
+
+def test_where_a_waiting_stage_is_first_there_are_no_arrivals(make):
+    slabs = make(None, 1)
+    assert slabs.arrivals is None
+    assert slabs.stages[1].inputs is None
+
+
 def test_more_workers_than_pages_have_no_part(make):
     (stage,) = make(17).stages
     assert {part.nbytes for part in stage.parts} == {0}
@@ -370,7 +386,12 @@ def two(x: bytes) -> bytes:
     return x
 
 
+async def waits(x: bytes) -> bytes:
+    return x
+
+
 OURS = ps.stage(one)
+WAITS = ps.stage(waits)
 THEIRS = ps.external("theirs", accepts=("raw",), item=bytes, result=bytes)
 
 
@@ -381,13 +402,16 @@ def opened(specs, clock, **options):
     return slabs
 
 
-@pytest.mark.parametrize(("specs", "many"), [([OURS], 2), ([OURS, ps.stage(two)], 3), ([THEIRS, OURS], 1)])
+@pytest.mark.parametrize(
+    ("specs", "many"),
+    [([OURS], 2), ([OURS, ps.stage(two)], 3), ([THEIRS, OURS], 1), ([OURS, WAITS], 2), ([WAITS, OURS], 1)],
+)
 def test_the_slabs_of_a_service_are_all_as_large_as_was_asked(specs, many, clock, monkeypatch):
     gc.collect()  # an engine of another test may have some
     before = open_slab_bytes()
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + many * (SIZE + 5))
     slabs = opened(specs, clock, slab_bytes=SIZE + 5)
-    found = [stage.parts[0].slab for stage in slabs.stages if stage is not None]
+    found = [stage.slab for stage in slabs.stages if stage is not None and stage.slab is not None]
     found += [] if slabs.arrivals is None else [slabs.arrivals.slab]
     assert [slab.nbytes for slab in found] == [SIZE] * many
     with pytest.raises(ConfigError, match="slab_bytes="):
@@ -412,11 +436,26 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
 
 @pytest.mark.parametrize(
     ("specs", "options"),
-    [([OURS], {"slab_bytes": 0}), ([OURS], {"slab_bytes": PAGE - 1}), ([THEIRS], {}), ([THEIRS], {"slab_bytes": SIZE})],
+    [
+        ([OURS], {"slab_bytes": 0}),
+        ([OURS], {"slab_bytes": PAGE - 1}),
+        ([THEIRS], {}),
+        ([THEIRS], {"slab_bytes": SIZE}),
+        ([WAITS], {"slab_bytes": 0}),
+        ([WAITS, OURS], {"slab_bytes": PAGE - 1}),
+    ],
 )
 def test_a_service_may_have_none(specs, options, clock, caplog):
     assert opened(specs, clock, **options) is None
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("options", [{}, {"slab_bytes": SIZE}])
+def test_where_all_stages_wait_there_is_no_slab_and_each_knows_what_is_large(options, clock):
+    before = open_slab_bytes()
+    slabs = opened([WAITS, THEIRS], clock, slab_from=PAGE, **options)
+    assert open_slab_bytes() == before
+    assert (slabs.arrivals, slabs.stages) == (None, [StageSlabs(None, [], PAGE), None])
 
 
 def test_a_system_without_such_memory_is_told_of_once(clock, monkeypatch, caplog):

@@ -63,6 +63,21 @@ def test_from_a_quarter_that_is_kept_on_nothing_is_named_and_the_large_ones_coun
     assert reasons == {"kept": 2}
 
 
+def test_all_that_is_large_of_a_waiting_stage_counts_as_that(slabs):
+    reasons = {}
+    memory = StageMemory(StageSlabs(None, [], PAGE), reasons)
+    batch = sent(slabs.arrivals.lease(PAGE), b"small", b"x" * PAGE)
+    assert memory.name_inputs(batch, 0) == {}
+    assert not batch.views
+    assert reasons == {"waiting": 2}
+    frame = Frame(Kind.ANSWERS, 1, 0.0, 1)
+    large = memoryview(bytes(PAGE))
+    frame.payloads = [large, large[1:], large]
+    frame.statuses = (Status.OK, Status.OK, Status.FAILED)
+    memory.count_unplaced(frame)
+    assert reasons == {"waiting": 3}
+
+
 def test_large_results_that_were_sent_count_as_left_out(slabs):
     reasons = {}
     frame = Frame(Kind.ANSWERS, 1, 0.0, 1)

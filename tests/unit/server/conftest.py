@@ -27,6 +27,7 @@ from penstock.runtime.caller_formats import pack_item
 from penstock.runtime.spec import External
 from penstock.server.app import App
 from penstock.server.application import HttpRequest
+from penstock.worker.stage import waiting_methods
 
 
 class Echo:
@@ -172,6 +173,7 @@ class FakeStage:
     examples: list[Any] = field(default_factory=list)
     workers: int = 1
     external: Any = None
+    concurrency: int = 0
 
     def gpus_of(self, worker):
         return (2,)
@@ -209,7 +211,7 @@ class FakeService:
         """A stage of ours, or one whose workers are external where `target` is an `External`."""
         if isinstance(target, External):
             return FakeStage(name, None, *rest, workers=0, external=target)
-        return FakeStage(name, target, *rest)
+        return FakeStage(name, target, *rest, concurrency=64 if waiting_methods(target) else 0)
 
     async def start(self):
         self.calls.append("start")

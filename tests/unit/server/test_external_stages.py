@@ -32,6 +32,9 @@ def external(*accepts, item=Any, result=Any):
 def doubled(x: float) -> float: ...
 
 
+async def waits(x: float) -> float: ...
+
+
 # -- formats ----------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +167,11 @@ def test_a_slab_takes_three_files(fakes):
     assert files_of_workers([ours]) == 4 + 4 + 3 * 3
     assert files_of_workers([theirs]) == 10 + 4 + 3
     assert files_of_workers([outside]) == 10
+
+
+def test_a_waiting_stage_takes_none_for_slabs(fakes):
+    assert files_of_workers([fakes.Service(waits, last=doubled)]) == 4 + 4 + 3
+    assert files_of_workers([fakes.Service(doubled, last=waits)]) == 4 + 4 + 2 * 3
 
 
 def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):

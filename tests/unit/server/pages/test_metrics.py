@@ -161,7 +161,13 @@ def test_each_shared_memory_tells_its_size_and_what_is_used_of_it(fakes):
             ({"service": "ours", "memory": "embed"}, embed),
         ]
     inline = found["penstock_slab_inline"].samples
-    assert {s.labels["reason"]: s.value for s in inline} == {"full": 3, "kept": 0, "chunked": 1, "moved": 0}
+    assert {s.labels["reason"]: s.value for s in inline} == {
+        "full": 3,
+        "kept": 0,
+        "chunked": 1,
+        "moved": 0,
+        "waiting": 0,
+    }
     assert {(s.name, s.labels["service"]) for s in inline} == {("penstock_slab_inline_total", "ours")}
 
 
