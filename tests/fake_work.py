@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from penstock.codec.annotations import signature
 from penstock.codec.formats import Codec
 from penstock.codec.schema import accepts, offers
-from penstock.config import Batch, ServiceOptions
+from penstock.config import Batch, ServiceOptions, StageOptions
 from penstock.core.counters import StageCounters
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State
@@ -128,7 +128,7 @@ class FakeEngine:
         return [ticket for ticket in self.tickets if ticket.job_id == job_id][-1]
 
 
-def fake_service(target=None, name="double", workers=1, max_size=None):
+def fake_service(target=None, name="double", workers=1, max_size=None, concurrency=0, max_batches=None):
     target = target or (DoubleAll if max_size else Double)
     batch = Batch(max_size=max_size) if max_size else None
     types = signature(target, batched=batch is not None)
@@ -137,6 +137,8 @@ def fake_service(target=None, name="double", workers=1, max_size=None):
         target=target,
         workers=workers,
         batch=batch,
+        concurrency=concurrency,
+        options=StageOptions(max_batches=max_batches),
         examples=(),
         external=None,
         signature=lambda: types,

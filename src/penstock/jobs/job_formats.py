@@ -49,13 +49,18 @@ class JobTarget:
     def batch_items(self) -> int:
         """The items of one batch for each worker of the first stage; of those from outside, for each that is there.
 
-        While none of these is there, it is one batch.
+        While none of these is there, it is one batch.  Workers of a waiting stage count with each batch that they may
+        have in progress, up to the most that the stage may have.
         """
         first, engine = self.service.stages[0], self.service.engine
         workers = first.workers
         if self.crossing.outside_first:
             there = engine.stages[0].workers if engine is not None else ()
             workers = max(1, sum([worker.state.up for worker in there]))
+        elif first.concurrency:
+            workers *= first.concurrency
+            if first.options.max_batches is not None:
+                workers = min(workers, first.options.max_batches)
         return workers * (first.batch.max_size if first.batch is not None else 1)
 
     def check_inline(self) -> None:

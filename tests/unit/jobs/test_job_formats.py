@@ -11,6 +11,7 @@ from penstock.core.state import WorkerState
 from penstock.errors import InvalidItem, StageFailed
 from penstock.jobs.job_formats import JobTarget
 from penstock.runtime.external_spec import external
+from rows import each
 
 
 class Exits(msgspec.Struct):
@@ -69,6 +70,19 @@ def test_a_stage_that_takes_a_path_takes_any_content_type_and_no_body():
 def test_a_batch_counts_for_every_worker():
     assert JobTarget(fake_service(workers=3, max_size=8)).batch_items == 24
     assert JobTarget(fake_service(workers=3)).batch_items == 3
+
+
+@each(
+    ("how", "items"),
+    [
+        ({"workers": 2, "concurrency": 64}, 128),
+        ({"workers": 3, "concurrency": 2, "max_size": 8}, 48),
+        ({"workers": 3, "concurrency": 2, "max_size": 8, "max_batches": 4}, 32),
+        ({"workers": 2, "concurrency": 64, "max_batches": 500}, 128),
+    ],
+)
+def test_a_worker_of_a_waiting_stage_counts_with_each_batch_that_it_may_have_in_progress(how, items):
+    assert JobTarget(fake_service(**how)).batch_items == items
 
 
 def test_a_job_for_workers_from_outside_may_be_in_what_they_read_or_what_its_type_is_read_from():

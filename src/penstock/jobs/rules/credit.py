@@ -1,7 +1,8 @@
 """Decide how many jobs of a service a consumer claims: enough to keep its model full, and no more.
 
 A job that lies in one consumer while another is idle is late for nothing.  So what is held and not begun is at most one
-batch for each worker of the first stage, which is what a worker runs next.  Jobs whose inputs are fetched have places
+batch for each worker of the first stage, which is what a worker runs next; where that stage is a waiting one, as many
+as its workers may have in progress.  Jobs whose inputs are fetched have places
 of their own: the model does not wait for the network then, and an input that never comes takes no job's place that has
 its own.  Jobs that were fetched and are more than the model needs next keep their places until it has begun with them.
 
@@ -46,7 +47,7 @@ def credit(
         fetching: how many of them wait for their input.
         ready: how many have theirs, and the model has not begun with them.
         held_bytes: the bytes of inputs and results that are held.
-        window: the items of one batch for each worker of the first stage.
+        window: the items of one batch for each worker of the first stage, or of all that these may have in progress.
         downloads: how many inputs are fetched at a time.
         concurrency: the most jobs that may be held; 0 is no such limit.
         max_bytes: the most bytes that may be held; one job may pass it.
