@@ -72,13 +72,16 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
         ConfigError: a stage is pinned to cores that this process may not use, or there is no such GPU.
     """
     here, allowed = gpus_here(os.environ), allowed_cores()
-    fed = [spec.external is None and not spec.examples for spec in service.stages]
+    measured = [spec.external is None and not spec.concurrency for spec in service.stages]
+    fed = [here_too and not spec.examples for here_too, spec in zip(measured, service.stages, strict=True)]
     given = False
     """Whether the stage before gives items to one that has no examples."""
     for index, spec in enumerate(service.stages):
-        given = spec.external is None and (bool(spec.examples) or given)
+        given = measured[index] and (bool(spec.examples) or given)
         if spec.external is not None:
             yield StageToMeasure(spec.name, "its workers attach from outside")
+        elif spec.concurrency:
+            yield StageToMeasure(spec.name, "it is `async`: its times tell of what it waits for")
         elif not given:
             yield StageToMeasure(spec.name, "it has no examples, and no stage before it gives it items")
         else:

@@ -46,6 +46,20 @@ def test_a_stage_that_gets_items_from_nobody_is_skipped_and_so_are_those_behind_
     assert stages(Given, square)[0].feeds is False
 
 
+def test_a_waiting_stage_is_not_measured_and_gives_nothing_to_the_one_behind_it():
+    async def look_up(x: int) -> int:
+        return x
+
+    look_up.examples = [1]
+    waits, nobody = (
+        "it is `async`: its times tell of what it waits for",
+        "it has no examples, and no stage before it gives it items",
+    )
+    found = stages(Given, ps.stage(look_up), ps.stage(Taken, name="b"))
+    assert [each.skipped for each in found] == ["", waits, nobody]
+    assert fed(found)[0] == (False, False)
+
+
 def test_the_process_is_started_as_that_of_the_first_worker(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     spec = ps.stage(Given, gpus=[1, 0], cpus=[0, None], env=[{"A": "\udcff=1"}, {}])
