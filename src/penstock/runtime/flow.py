@@ -387,7 +387,8 @@ class Flow:
                 stage.pump(now, self._rooms[stage.index], self._back_rooms[stage.index])
                 if not saturated and len(stage.queue):
                     # While no worker is ready none has an item, and nothing can be learned of how fast they are.
-                    saturated = stage.in_flight > 0 and least_busy(stage.workers, 1, stage.most_batches) is None
+                    free = least_busy(stage.workers, stage.concurrency, stage.most_batches)
+                    saturated = stage.in_flight > 0 and free is None
             stage.note_work(now)
         self._retry_times.look(now, saturated)
         if admission.waiting or admission.held_back:

@@ -31,6 +31,10 @@ def spec(**options):
     return stage(math.sqrt, **options)
 
 
+async def look_up(xs):
+    """A waiting stage that nothing ever runs."""
+
+
 # -- the way of an item -----------------------------------------------------------------------------------------------
 
 
@@ -52,6 +56,20 @@ async def test_an_item_goes_through_all_stages_in_their_order(make_rig):
         rig.workers[i].answer([result])
         await rest()
     assert call.ends == [b"3"]
+
+
+async def test_a_waiting_stage_is_saturated_when_all_its_places_are_taken(make_rig):
+    rig = await make_rig(stage(look_up, batch=Batch(max_size=2, max_wait=60.0), concurrency=2)).start()
+    pace = rig.engine._flow._retry_times._pace
+    await rig.call(b"1", b"2")
+    await rig.call(b"3")
+    assert len(rig.workers[0].frames) == 1
+    assert rig.engine.stages[0].held, "one waits for company, and there is a place"
+    assert not pace.saturated
+    await rig.call(b"4")
+    await rig.call(b"5")
+    assert len(rig.workers[0].frames) == 2
+    assert pace.saturated
 
 
 async def test_outcomes_come_in_the_order_of_the_payloads_however_the_work_finishes(make_rig):
