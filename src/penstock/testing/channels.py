@@ -15,7 +15,16 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.errors import ProtocolError
 from penstock.transport.channel import Channel, FrameSink, WorkerEnd
-from penstock.transport.framing import Frame, Kind, Status, encode_answers, encode_batch, encode_control, encode_recall
+from penstock.transport.framing import (
+    Frame,
+    Kind,
+    Status,
+    encode_answers,
+    encode_batch,
+    encode_control,
+    encode_recall,
+    encode_slab_note,
+)
 from penstock.transport.worker_socket import LOOK_AGAIN_SECONDS
 
 T = TypeVar("T")
@@ -114,6 +123,35 @@ def receive_all(worker: WorkerEnd) -> list[Frame]:
     while (frame := worker.receive()) is not None:
         frames.append(frame)
     return frames
+
+
+def listen_to_all(worker: WorkerEnd, on_frame: Callable[[Frame], None] = lambda _: None) -> list[Any]:
+    """What an event loop of its own hears of the worker's end, whose last is how the stream ended."""
+
+    async def hear() -> list[Any]:
+        loop = asyncio.get_running_loop()
+        heard: list[Any] = []
+        over = asyncio.Event()
+
+        def receive(frame: Frame | Exception | None) -> None:
+            heard.append(frame)
+            if isinstance(frame, Frame):
+                on_frame(frame)
+            else:
+                over.set()
+
+        worker.listen(loop, receive)
+        await over.wait()
+        for _ in range(3):  # nothing may come after the end
+            await asyncio.sleep(0)
+        return heard
+
+    return asyncio.run(hear())
+
+
+def cancel(frame_id: int) -> list[Any]:
+    """The buffers of a CANCEL."""
+    return [encode_slab_note(Kind.CANCEL, b"", frame_id)]
 
 
 FRAMES: list[tuple[int, list[bytes]]] = [
@@ -231,6 +269,92 @@ class ChannelSuite:
             await sink.until_frames(2)
             assert [frame.payloads[0] == b"c" * LARGE for frame in received] == [True, True]
             assert [frame.payloads[0] == b"w" * LARGE for frame in sink.frames] == [True, True]
+
+    # -- an event loop that listens to the worker's end -------------------------------------------------------------
+
+    async def test_an_event_loop_hears_each_frame_whole_and_in_order_and_then_the_end(self) -> None:
+        """The end is told once."""
+        async with self.opened() as (channel, worker, _):
+            listening = asyncio.ensure_future(in_thread(lambda: listen_to_all(worker)))
+            for frame_id, payloads in FRAMES:
+                channel.send(batch(frame_id, payloads))
+            channel.close()
+            *heard, end = await listening
+            assert list(map(said, heard)) == FRAMES
+            assert end is None
+
+    async def test_an_event_loop_hears_what_was_read_before_it_listened_and_of_each_cancel_and_recall(self) -> None:
+        """They come in the order in which they were sent."""
+        async with self.opened() as (channel, worker, _):
+            for frame_id in (1, 2, 3):
+                channel.send(batch(frame_id, [b"a", b"b"]))
+            first = await in_thread(worker.receive)  # perhaps it has read the others with it
+            assert first is not None
+            listening = asyncio.ensure_future(in_thread(lambda: listen_to_all(worker)))
+            channel.send([encode_recall(3, [1])])
+            channel.send(cancel(2))
+            channel.close()
+            *heard, end = await listening
+            batches = [(Kind.BATCH, frame_id) for frame_id in (1, 2, 3)]
+            assert [(frame.kind, frame.frame_id) for frame in [first, *heard]] == [
+                *batches,
+                (Kind.RECALL, 3),
+                (Kind.CANCEL, 2),
+            ]
+            assert end is None
+
+    async def test_an_event_loop_hears_frames_that_come_byte_by_byte(self) -> None:
+        """Neither a batch nor a cancel needs to come in one piece."""
+        async with self.opened() as (channel, worker, _):
+            listening = asyncio.ensure_future(in_thread(lambda: listen_to_all(worker)))
+            for byte in b"".join([*batch(1, [b"a" * 40]), *cancel(1), *batch(2, [])]):
+                channel.send([bytes([byte])])
+                await asyncio.sleep(0)
+            channel.close()
+            *heard, end = await listening
+            assert [(frame.kind, frame.frame_id) for frame in heard] == [
+                (Kind.BATCH, 1),
+                (Kind.CANCEL, 1),
+                (Kind.BATCH, 2),
+            ]
+            assert end is None
+
+    async def test_an_event_loop_answers_what_it_hears(self) -> None:
+        """A hundred round trips."""
+
+        def answer(frame: Frame) -> None:
+            worker.send(answers(frame.frame_id, [bytes(payload) for payload in frame.payloads]))
+
+        async with self.opened() as (channel, worker, sink):
+            listening = asyncio.ensure_future(in_thread(lambda: listen_to_all(worker, answer)))
+            for i in range(100):
+                channel.send(batch(i, [b"%d" % i]))
+                await sink.until_frames(i + 1)
+            channel.close()
+            await listening
+            assert list(map(said, sink.frames)) == [(i, [b"%d" % i]) for i in range(100)]
+
+    async def test_an_event_loop_hears_that_what_came_is_not_a_frame(self) -> None:
+        """That is the end, and so is a stream that ends inside a frame."""
+        for wire in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", encode_control(Kind.HELLO, b"hello")[0][:-1]):
+            async with self.opened() as (channel, worker, _):
+                channel.send(batch(1, [b"good"]))
+                first = await in_thread(worker.receive)
+                channel.send([wire])
+                channel.close()
+                *heard, end = await in_thread(lambda: listen_to_all(worker))
+                assert first is not None
+                assert heard == []
+                assert isinstance(end, ProtocolError)
+
+    async def test_an_event_loop_learns_that_its_channel_was_aborted(self) -> None:
+        """It hears nothing but the end, which may be that of a broken connection."""
+        async with self.opened() as (channel, worker, sink):
+            listening = asyncio.ensure_future(in_thread(lambda: listen_to_all(worker)))
+            channel.abort()
+            await sink.until(lambda: sink.ends)
+            (end,) = await listening
+            assert end is None or isinstance(end, (ConnectionResetError, ProtocolError))
 
     # -- ends -------------------------------------------------------------------------------------------------------
 

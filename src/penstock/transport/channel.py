@@ -1,15 +1,22 @@
 """Carry frames between the coordinator and one worker.
 
-The coordinator's end never blocks: it is told of frames through `FrameSink`.  The worker's end blocks: a worker
-answers one frame before it reads the next.  Each end has a socket and an in-memory implementation, and both pass
-`penstock.testing.channels`.
+The coordinator's end never blocks: it is told of frames through `FrameSink`.  The worker's end blocks: the worker of
+a plain stage answers one frame before it reads the next.  That of a waiting stage has its event loop listen to the end.
+Each end has a socket and an in-memory implementation, and both pass `penstock.testing.channels`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from penstock.transport.framing import Frame
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+Receive: TypeAlias = Callable[[Frame | Exception | None], None]
+"""Takes over each frame as it comes; then, once, the end of the stream: None, or the error that broke it."""
 
 
 class StreamDecoder(Protocol):
@@ -85,4 +92,12 @@ class WorkerEnd(Protocol):
 
         Raises:
             BrokenPipeError: the coordinator has gone.
+        """
+
+    def listen(self, loop: AbstractEventLoop, receive: Receive) -> None:
+        """Have `receive` called in `loop`, whose thread calls this, for each frame from now on; `self.receive` is over.
+
+        It gets the frames as they come, RECALL and CANCEL too: the worker has to look itself which batches these are
+        about.  The end of the stream comes last, and once.  It is None, a ProtocolError as `self.receive` raises it, or
+        the OSError of a broken connection.
         """

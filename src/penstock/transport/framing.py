@@ -20,8 +20,8 @@ handle in place of its bytes, and the highest bit of its length is set:
 
     handle   slab u64, offset u64, serial u64
 
-A frame that has handles, is of a kind from RELEASED to DEVICE_MEMORY, or is a CANCEL, is of version 5; every other is
-of version 4.  A decoder takes version 5 only where it is told to, so that a worker from outside can name no memory and
+A frame that has handles, or is a CANCEL or of a kind from RELEASED to DEVICE_MEMORY, is of version 5; every other is of
+version 4.  A decoder takes version 5 only where it is told to, so that a worker from outside can name no memory and
 need not know of any.
 """
 

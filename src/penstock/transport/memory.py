@@ -9,10 +9,11 @@ import asyncio
 import contextlib
 import queue
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from penstock.errors import ProtocolError
-from penstock.transport.channel import NOBODY, FrameSink
+from penstock.transport.channel import NOBODY, FrameSink, Receive
 from penstock.transport.framing import Frame, FrameDecoder, queue_frames
 
 
@@ -26,21 +27,30 @@ class MemoryChannel:
         self._to_worker: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._aborted = False
         self._ended = False
+        self.wake_worker: Callable[[], None] | None = None
+        """Has a worker that listens look into its queue; None where the worker waits for the queue itself."""
         self.worker_end = MemoryWorkerEnd(self, self._to_worker)
 
     def send(self, buffers: list[Any]) -> None:
         if not self._ended:
-            self._to_worker.put(b"".join(buffers))
+            self._put(b"".join(buffers))
 
     def close(self) -> None:
-        self._to_worker.put(None)
+        self._put(None)
+
+    def _put(self, data: bytes | None) -> None:
+        self._to_worker.put(data)
+        # Read after the put: a worker that begins to listen sets it first, and then looks into the queue once.
+        wake = self.wake_worker
+        if wake is not None:
+            wake()
 
     def abort(self) -> None:
         self._aborted = True
         with contextlib.suppress(queue.Empty):
             while True:
                 self._to_worker.get_nowait()
-        self._to_worker.put(None)
+        self._put(None)
         self._loop.call_soon(self._end, None)
 
     def deliver(self, data: bytes | None, error: Exception | None = None) -> None:
@@ -74,6 +84,7 @@ class MemoryChannel:
             self._ended = True
             sink, self._sink = self._sink, NOBODY
             del self.worker_end  # its thread has it
+            self.wake_worker = None
             sink.channel_ended(error)
 
 
@@ -86,6 +97,9 @@ class MemoryWorkerEnd:
         self._decoder = FrameDecoder(readonly=True, slabs=True)  # a RECALL comes here too
         self._frames: deque[Frame] = deque()
         self._over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where the frames are handed over, once `listen` was called and until the stream ends."""
+        self._listener: Receive | None = None
 
     def receive(self) -> Frame | None:
         # What has come meanwhile may take back what is to begin next, so all of it is read first.
@@ -99,6 +113,49 @@ class MemoryWorkerEnd:
             return self._frames.popleft()
         self._decoder.end()
         return None
+
+    def listen(self, loop: asyncio.AbstractEventLoop, receive: Receive) -> None:
+        self._loop, self._listener = loop, receive
+        self._channel.wake_worker = self._wake
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have the loop take over what is in the queue; called in any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the worker has ended
+                loop.call_soon_threadsafe(self._take)
+
+    def _take(self) -> None:
+        """Hand over all that is in the queue."""
+        try:
+            for frame in self._frames:
+                self._hand_over(frame)
+            self._frames.clear()
+            while not self._over:
+                data = self._inbox.get_nowait()
+                if data is None:
+                    self._over = True
+                else:
+                    for frame in self._decoder.feed(data):
+                        self._hand_over(frame)
+            self._decoder.end()
+        except queue.Empty:
+            return
+        except ProtocolError as error:
+            self._end_of_listening(error)
+        else:
+            self._end_of_listening(None)
+
+    def _hand_over(self, frame: Frame) -> None:
+        if self._listener is not None:
+            self._listener(frame)
+
+    def _end_of_listening(self, error: Exception | None) -> None:
+        receive = self._listener
+        self._loop = self._listener = self._channel.wake_worker = None
+        if receive is not None:
+            receive(error)
 
     def send(self, buffers: list[Any]) -> None:
         self._channel.deliver(b"".join(buffers))

@@ -10,9 +10,14 @@ import socket
 import threading
 import time
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from penstock.errors import ProtocolError
+from penstock.transport.channel import Receive
 from penstock.transport.framing import MAX_BODY_BYTES, MAX_ITEMS, Frame, FrameDecoder, Kind, queue_frames
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 MAX_BUFFERS = 1024
 """Most buffers that one sendmsg takes: IOV_MAX on Linux and macOS."""
@@ -42,6 +47,9 @@ class SocketWorkerEnd:
         """When the socket was read last, if frames were left of that."""
         self.ended = False
         """Whether the end of the stream was read, be it inside a frame."""
+        self._loop: AbstractEventLoop | None = None
+        """What reads the socket, once `listen` was called and until the stream ends."""
+        self._listener: Receive | None = None
 
     def receive(self) -> Frame | None:
         frames = self._frames
@@ -79,6 +87,47 @@ class SocketWorkerEnd:
                 queue_frames(self._frames, self._decoder.advance(n))
             full = n == len(buffer)
         self._read_at = time.monotonic()
+
+    def listen(self, loop: AbstractEventLoop, receive: Receive) -> None:
+        self._loop, self._listener = loop, receive
+        loop.call_soon(self._begin_to_listen)
+
+    def _begin_to_listen(self) -> None:
+        """Hand over the frames that `receive` has read already, and read on."""
+        loop = self._loop
+        if loop is not None:
+            self._hand_over(list(self._frames))
+            self._frames.clear()
+            loop.add_reader(self._sock.fileno(), self._read)
+
+    def _read(self) -> None:
+        """Read once, which does not wait: the socket is readable."""
+        buffer = self._decoder.get_buffer()
+        try:
+            n = self._sock.recv_into(buffer)
+            if n:
+                self._hand_over(self._decoder.advance(n))
+                return
+            self.ended = True
+            self._decoder.end()
+        except (OSError, ProtocolError) as error:
+            self._end_of_listening(error)
+        else:
+            self._end_of_listening(None)
+
+    def _hand_over(self, frames: list[Frame]) -> None:
+        receive = self._listener
+        if receive is not None:
+            for frame in frames:
+                receive(frame)
+
+    def _end_of_listening(self, error: Exception | None) -> None:
+        loop, receive = self._loop, self._listener
+        self._loop = self._listener = None
+        if loop is not None:
+            loop.remove_reader(self._sock.fileno())
+        if receive is not None:
+            receive(error)
 
     def send(self, buffers: list[Any]) -> None:
         with self._sending:

@@ -146,8 +146,7 @@ def test_the_numbers_that_travel_never_change():
     assert {kind.name: int(kind) for kind in Kind} == {
         "HELLO": 1, "LAUNCH": 2, "READY": 3, "FAILED": 4, "BATCH": 5, "ANSWERS": 6, "EXAMINE": 7, "EXAMINED": 8,
         "CHECK": 9, "CHECKED": 10, "DETACH": 11, "RELEASED": 12, "KEPT": 13, "TRIM": 14, "RECALL": 15,
-        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18, "DEVICE_MEMORY": 19, "COUNTS": 20,
-        "CANCEL": 21,
+        "SHORTAGE": 16, "LOST": 17, "SUSPECT": 18, "DEVICE_MEMORY": 19, "COUNTS": 20, "CANCEL": 21,
     }  # fmt: skip
     assert {status.name: int(status) for status in Status} == {
         "OK": 0, "INVALID": 1, "FAILED": 2, "EXPIRED": 3, "RECALLED": 4,
