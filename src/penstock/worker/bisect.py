@@ -14,14 +14,17 @@ fault.  An `InvalidItem` that is returned in its item's place, or raised by `pre
 Where there was no memory for a batch, what the call held is let go of first.  Then halves run until each item has run
 or failed alone, whatever that costs, also where bisection is off: the fault is in the size, and each item may be right.
 After an error that says that the device is lost nothing more is run.
+
+The splitting is a generator: it yields a part, and is sent what became of it.  A plain worker runs each part at once;
+the event loop of a waiting stage awaits it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from penstock.worker.device_errors import device_is_lost, let_go, ran_out_of_memory
 from penstock.worker.problems import USER_ERRORS, WrongLength
@@ -29,8 +32,18 @@ from penstock.worker.problems import USER_ERRORS, WrongLength
 NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 """Types that have a length, but are no list of results."""
 
+Steps: TypeAlias = Generator[list[int], tuple[list[int], BaseException | None], None]
+"""Yields the places of each part to run; it is sent those that were run, and the error of the call."""
 
-class Items(Protocol):
+
+class PartItems(Protocol):
+    """The items of one batch, as far as the splitting itself tells them anything."""
+
+    def fail(self, places: list[int], error: BaseException) -> None:
+        """Fail each of `places` with `error`."""
+
+
+class Items(PartItems, Protocol):
     """The items of one batch by their places in it: they give the values, and take over the results."""
 
     def again(self, places: list[int]) -> tuple[list[int], list[Any]]:
@@ -41,9 +54,6 @@ class Items(Protocol):
 
     def tell(self, places: list[int], values: list[Any], results: list[Any], *, last: bool) -> None:
         """Take over the results of one call; with `last`, no further call can overwrite their memory."""
-
-    def fail(self, places: list[int], error: BaseException) -> None:
-        """Fail each of `places` with `error`."""
 
 
 def call_limit(n: int) -> int:
@@ -79,6 +89,38 @@ class Bisection:
             items.tell(places, values, results, last=True)
             return
         # This is outside the handler: else the traceback of an error of a half would show this error as its context.
+        steps = self.split(places, values, whole, items)
+        del whole  # its traceback refers to this frame: the inputs would wait for the cycle collector
+        part = next(steps, None)
+        while part is not None:
+            part = self.following(steps, *self._run_part(part, items))
+
+    def _run_part(self, part: list[int], items: Items) -> tuple[list[int], BaseException | None]:
+        part, values = items.again(part)
+        if not part:
+            return part, None
+        try:
+            results = self.call(values)
+        except USER_ERRORS as error:
+            return part, error  # and no name for it: its traceback refers to this frame, and that to the values
+        items.tell(part, values, results, last=False)
+        return part, None
+
+    def following(self, steps: Steps, part: list[int], error: BaseException | None) -> list[int] | None:
+        """The next part to run; None where there is none.
+
+        `part` is what could be run of the part before, and `error` why it failed: None where it did not.
+        """
+        try:
+            return steps.send((part, error))
+        except StopIteration:
+            return None
+
+    def split(self, places: list[int], values: list[Any], whole: BaseException, items: PartItems) -> Steps:
+        """The parts to run after the call for all of `places` has failed with `whole`, one after the other.
+
+        Each is sent back with what became of it, as `following` does.  `items` are told of those that fail.
+        """
         try:
             if len(places) == 1 or type(whole) is WrongLength or device_is_lost(whole):
                 items.fail(places, whole)
@@ -86,16 +128,16 @@ class Bisection:
                 self.short_of_memory = len(places)
                 values.clear()
                 let_go(whole)
-                self._split(places, items, None)
+                yield from self._halve(places, items, None)
             elif self._enabled:
-                self._split(places, items, whole)
+                yield from self._halve(places, items, whole)
             else:
                 items.fail(places, whole)
         finally:
-            del whole  # its traceback refers to this frame: the inputs would wait for the cycle collector
+            del whole
 
-    def _split(self, places: list[int], items: Items, why: BaseException | None) -> None:
-        """Run halves of what failed because of `why`, which is None where that was want of memory.
+    def _halve(self, places: list[int], items: PartItems, why: BaseException | None) -> Steps:
+        """The halves of what failed because of `why`, which is None where that was want of memory.
 
         Halves of what there was no memory for run until each item has run or failed alone, whatever that costs.
         """
@@ -107,16 +149,9 @@ class Bisection:
             if why is not None and (not self._enabled or self.calls >= limit):
                 left.append((part, why))
                 continue
-            part, values = items.again(part)
-            if not part:
-                continue
-            try:
-                results = self.call(values)
-            except USER_ERRORS as error:
-                failed: BaseException = error
-            else:
+            part, failed = yield part
+            if failed is None:
                 self.most_ran = max(self.most_ran, len(part))
-                items.tell(part, values, results, last=False)
                 continue
             if device_is_lost(failed):
                 items.fail([*part, *[place for other, _ in todo for place in other]], failed)
@@ -127,7 +162,6 @@ class Bisection:
                 items.fail(part, failed)
             if ran_out_of_memory(failed):
                 self.short_of_memory = max(self.short_of_memory, len(part))
-                values.clear()
                 let_go(failed)
                 why = None
             elif why is None:
@@ -138,24 +172,31 @@ class Bisection:
 
     def call(self, values: list[Any]) -> list[Any]:
         """One call of `predict`; raises what it raises, or WrongLength."""
+        self.begin_call()
+        # The stage gets a copy of the list, because it may change it, and the list is still needed here.
+        return self.returned(self._predict(values.copy()), len(values))
+
+    def begin_call(self) -> None:
+        """Count a call of `predict`, as one that fails until it has returned."""
         self.calls += 1
         self.failed_last += 1
-        # The stage gets a copy of the list, because it may change it, and the list is still needed here.
-        results = self._predict(values.copy())
+
+    def returned(self, results: Any, wanted: int) -> list[Any]:
+        """The results that a call for `wanted` items has returned; WrongLength where they are not as many."""
         try:
             n = -1 if isinstance(results, NOT_A_BATCH) else len(results)
         except TypeError:
             n = -1
         if n < 0:
-            raise WrongLength(f"predict must return a list of {len(values)} results, got {type(results).__name__}")
+            raise WrongLength(f"predict must return a list of {wanted} results, got {type(results).__name__}")
         each = list(results)
-        if len(each) != len(values):
-            raise WrongLength(f"predict returned {len(each)} results for {len(values)} items")
+        if len(each) != wanted:
+            raise WrongLength(f"predict returned {len(each)} results for {wanted} items")
         self.failed_last = 0
         return each
 
 
-def _fail_all(left: list[tuple[list[int], BaseException]], items: Items) -> None:
+def _fail_all(left: list[tuple[list[int], BaseException]], items: PartItems) -> None:
     """Fail what was not run: all of one error at once, so that it is described once."""
     while left:
         why = left[0][1]
