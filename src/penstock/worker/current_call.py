@@ -2,6 +2,9 @@
 
 It is what `penstock.current_requests` and `WorkerInfo.remaining` tell.  The runner notes it before each call of user
 code, which costs two assignments.  Ids and times are made of it where somebody asks.
+
+The worker of a waiting stage makes many calls at once.  Each has its own `CurrentCall`, which a variable of the context
+holds: a task that the stage starts inherits it, and so does a thread by `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Final
 
 from penstock.core.request_ids import split_ids
 from penstock.transport.framing import Frame
@@ -62,6 +66,24 @@ class CurrentCall:
         self.frame = self._ids_of = None
 
 
+CALL_OF_CONTEXT: Final[ContextVar[CurrentCall | None]] = ContextVar("penstock_current_call", default=None)
+"""The call that a task of a waiting stage makes, or that was made for it in the main thread."""
+
+
+class CallOfContext(CurrentCall):
+    """The calls of a waiting stage: it answers for the one of the context that asks, and each is over by itself."""
+
+    __slots__ = ()
+
+    def ids(self) -> tuple[str, ...]:
+        call = CALL_OF_CONTEXT.get()
+        return () if call is None else call.ids()
+
+    def remaining(self) -> list[float]:
+        call = CALL_OF_CONTEXT.get()
+        return [] if call is None else call.remaining()
+
+
 _threads = threading.local()
 
 
@@ -85,6 +107,11 @@ def current_requests() -> tuple[str, ...]:
     ``X-Request-ID``; for the fourth item of a client batch it is ``ID:3``, and "" for an item of a call in process.  It
     is () everywhere else: in `setup`, while `examples` run, in threads that the stage has started, and outside of
     workers.
+
+    Where the stage is async, tasks that such a call has started, and threads of `asyncio.to_thread`, tell of the same
+    requests until these are answered.
     """
     call: CurrentCall | None = getattr(_threads, "call", None)
+    if call is None:
+        call = CALL_OF_CONTEXT.get()
     return () if call is None else call.ids()
