@@ -7,7 +7,8 @@ the most items.
 Every call after the first gets fresh values, so that no call sees what an earlier one did to its input.  The results of
 a call are passed on before the next call, which may write its own results into the same memory.
 
-A wrong number of results is the stage's fault, whatever the batch, and is not bisected.  An `InvalidItem` that is
+A wrong number of results is the stage's fault, whatever the batch, and is not bisected; nor is a coroutine in place of
+them.  An `InvalidItem` that is
 raised for a whole batch is bisected: it names no item, and only the caller of the bad item may be told that it is at
 fault.  An `InvalidItem` that is returned in its item's place, or raised by `preprocess`, needs no second run.
 
@@ -27,7 +28,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from penstock.worker.device_errors import device_is_lost, let_go, ran_out_of_memory
-from penstock.worker.problems import USER_ERRORS, WrongLength
+from penstock.worker.problems import STAGE_FAULTS, USER_ERRORS, WrongLength, not_awaited
 
 NOT_A_BATCH = (str, bytes, bytearray, dict, set, frozenset)
 """Types that have a length, but are no list of results."""
@@ -122,7 +123,7 @@ class Bisection:
         Each is sent back with what became of it, as `following` does.  `items` are told of those that fail.
         """
         try:
-            if len(places) == 1 or type(whole) is WrongLength or device_is_lost(whole):
+            if len(places) == 1 or type(whole) in STAGE_FAULTS or device_is_lost(whole):
                 items.fail(places, whole)
             elif ran_out_of_memory(whole):
                 self.short_of_memory = len(places)
@@ -157,7 +158,7 @@ class Bisection:
                 items.fail([*part, *[place for other, _ in todo for place in other]], failed)
                 todo.clear()
                 continue
-            halves = [] if len(part) == 1 or type(failed) is WrongLength else _halves(part)
+            halves = [] if len(part) == 1 or type(failed) in STAGE_FAULTS else _halves(part)
             if not halves:
                 items.fail(part, failed)
             if ran_out_of_memory(failed):
@@ -188,6 +189,9 @@ class Bisection:
         except TypeError:
             n = -1
         if n < 0:
+            unawaited = not_awaited(results, "predict")
+            if unawaited is not None:
+                raise unawaited
             raise WrongLength(f"predict must return a list of {wanted} results, got {type(results).__name__}")
         each = list(results)
         if len(each) != wanted:

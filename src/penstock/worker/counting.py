@@ -67,7 +67,7 @@ class Counting:
     def __exit__(self, *_: object) -> None:
         """Send what is left, and count no more."""
         global _of_process  # noqa: PLW0603
-        if _here() is not self:
+        if counting_here() is not self:
             return  # a fork that comes back from the stage: what is left is its parent's
         if self._whole_process:
             _of_process = None
@@ -179,7 +179,7 @@ def count(name: str, n: float = 1, /, **labels: Any) -> None:
 
 def flush_counts() -> None:
     """Send at once what this worker has counted."""
-    counting = _here()
+    counting = counting_here()
     if counting is not None:
         counting.flush()
 
@@ -200,13 +200,18 @@ def _count(name: str, n: Any, labels: dict[str, Any]) -> None:
             text = text[:LONGEST_VALUE].encode("utf-8", "replace").decode()
         labels[label] = text
     series = series_of(name, labels)
-    counting = _here()
+    counting = counting_here()
     if counting is None:
         check_series(series)
     else:
         counting.add(series, amount)
 
 
-def _here() -> Counting | None:
+def counting_here() -> Counting | None:
     """The counting of the worker that this thread works for; None where it works for none."""
     return _of_thread.__dict__.get("counting") or _of_process
+
+
+def count_in_thread(counting: Counting | None) -> None:
+    """Have this thread count in `counting`, that of the worker it works for."""
+    _of_thread.counting = counting

@@ -1,13 +1,13 @@
 """Be a worker: the handshake, then one frame after the other until the stream ends.
 
-A worker process runs this function over a socket, a worker thread over memory.
+A worker process runs this function over a socket, a worker thread over memory.  The worker of a waiting stage goes on
+in `worker.waiting_loop`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable
@@ -15,24 +15,17 @@ from typing import Any
 
 import msgspec
 
-from penstock.codec.decode import ItemDecoder
-from penstock.codec.encode import ItemEncoder
-from penstock.codec.formats import Codec
-from penstock.codec.schema import Signature, offers
-from penstock.codec.type_check import ResultWatch
-from penstock.errors import ProtocolError
+from penstock.codec.schema import Signature
 from penstock.transport.channel import WorkerEnd
-from penstock.transport.framing import Frame, Kind, encode_control, encode_shortage, encode_slab_note
+from penstock.transport.framing import Frame, Kind, encode_control, encode_slab_note
 from penstock.transport.messages import Hello, Launch, Lost, counts_payloads, pack, unpack
 from penstock.worker.counting import Counted, Counting, flush_counts
 from penstock.worker.current_call import CurrentCall, announce
-from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.device_errors import ran_out_of_memory
 from penstock.worker.device_memory import DeviceMemory
-from penstock.worker.loading import import_target
+from penstock.worker.making import expect_kind, formats_asked_for, make_runner, tell_shortages
 from penstock.worker.problems import USER_ERRORS, describe_error
-from penstock.worker.runner import WATCHED_RESULTS, Runner
-from penstock.worker.stage import WorkerInfo, make_stage
+from penstock.worker.runner import Runner
 from penstock.worker.stage_life import check_health, tear_down, warm_up_stage
 from penstock.worker.worker_slabs import WorkerSlabs
 
@@ -58,8 +51,27 @@ def work(
     frame = end.receive()
     if frame is None:
         return
-    launch = unpack(_expect(frame, Kind.LAUNCH).payloads[0], Launch)
+    launch = unpack(expect_kind(frame, Kind.LAUNCH).payloads[0], Launch)
     on_launch(launch)
+    if launch.concurrency:
+        from penstock.worker.waiting_loop import work_in_event_loop  # a plain worker never imports asyncio
+
+        work_in_event_loop(end, launch, target=target, on_loaded=on_loaded, on_ready=on_ready)
+    else:
+        _work_in_turn(end, launch, target, on_loaded, on_ready, slab_descriptors, examines=examines)
+
+
+def _work_in_turn(
+    end: WorkerEnd,
+    launch: Launch,
+    target: Any,
+    on_loaded: Callable[[], None],
+    on_ready: Callable[[], None],
+    slab_descriptors: tuple[int, int],
+    *,
+    examines: bool,
+) -> None:
+    """Work as `launch` says: answer one frame before the next is read."""
     slabs = WorkerSlabs()
     stage = None
     on_examples = False
@@ -75,7 +87,7 @@ def work(
         end.send(encode_control(Kind.FAILED, pack(problem)))
         return
     on_ready()
-    _tell_shortages(end, runner)
+    tell_shortages(end, runner)
     memory = DeviceMemory()
     end.send([*memory.notes(time.monotonic()), *encode_control(Kind.READY, b"")])
     while (frame := end.receive()) is not None:
@@ -88,7 +100,7 @@ def work(
         answers = runner.run(frame)
         frame = None  # and with it its views: those that are left are the stage's
         if runner.shortages:
-            _tell_shortages(end, runner)
+            tell_shortages(end, runner)
         lost = runner.lost
         if lost is not None:
             flush_counts()  # it is killed once it has answered
@@ -131,7 +143,7 @@ def _obey(end: WorkerEnd, frame: Frame, stage: Any, runner: Runner, slabs: Worke
     elif frame.kind is Kind.SUSPECT:
         runner.suspect = True
     elif not slabs.note(frame):
-        _expect(frame, Kind.BATCH)
+        expect_kind(frame, Kind.BATCH)
     elif frame.kind is Kind.TRIM and slabs.keeps and (notes := slabs.tell()):
         end.send(notes)
 
@@ -139,39 +151,11 @@ def _obey(end: WorkerEnd, frame: Frame, stage: Any, runner: Runner, slabs: Worke
 def _prepare(
     launch: Launch, target: Any, on_loaded: Callable[[], None], slabs: WorkerSlabs, *, examines: bool
 ) -> tuple[Any, Runner, Signature]:
-    if target is None:
-        sys.path[:] = map(os.fsdecode, launch.sys_path)
-        target = import_target(launch.ref)
+    made = make_runner(launch, target, on_loaded, CurrentCall(), slabs, examines=examines)
+    announce(made.runner.current, launch.service, launch.stage, launch.index)
+    made.stage.setup(**made.arguments)
     on_loaded()
-    stage = make_stage(target)
-    current = CurrentCall()
-    stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, launch.gpus, current.remaining)
-    arguments = pickle.loads(launch.setup)  # noqa: S301  # written by our own coordinator
-    declared = declaration_of(target, arguments)
-    if declared.examples is not None:
-        stage.examples = declared.examples
-    types = declared_signature(target, declared, batched=launch.batched)
-    runner = Runner(
-        stage,
-        name=launch.stage,
-        batched=launch.batched,
-        options=launch.options,
-        decoder=ItemDecoder(types.item, validate=launch.validate and launch.first),
-        encoder=ItemEncoder(types.result, validate=launch.validate_results and launch.last, allow_nan=launch.allow_nan),
-        now=time.monotonic,
-        validates=launch.validate and launch.first,
-        behind=launch.behind,
-        current=current,
-        watch=None if launch.validate_results and launch.last else ResultWatch(types.result, WATCHED_RESULTS),
-        place=slabs.put,
-        place_from=0 if launch.slabs is None else launch.slabs.least,
-        examines=examines,
-        well=launch.well,
-    )
-    announce(runner.current, launch.service, launch.stage, launch.index)
-    stage.setup(**arguments)
-    on_loaded()
-    return stage, runner, types
+    return made.stage, made.runner, made.types
 
 
 def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> None:
@@ -182,31 +166,12 @@ def _warm_up(launch: Launch, stage: Any, runner: Runner, types: Signature) -> No
         item=types.item,
         batched=launch.batched,
         max_size=launch.max_size,
-        formats=_formats(launch, types.result),
+        formats=formats_asked_for(launch, types.result),
         tells=launch.index == 0,  # the other workers would say the same
     )
-
-
-def _tell_shortages(end: WorkerEnd, runner: Runner) -> None:
-    for failed, ran in runner.shortages:
-        end.send([encode_shortage(failed, ran)])
-    runner.shortages.clear()
-
-
-def _formats(launch: Launch, result: Any) -> tuple[Codec, ...]:
-    """The formats that results of this type are asked for in."""
-    if not launch.last:
-        return (launch.crossing,)
-    return offers(result) if launch.served else (Codec.PICKLE, *offers(result))  # calls in process get a pickle
 
 
 def _check(stage: Any) -> bytes:
     """Run the stage's `health`; nothing if it returned, else what it raised."""
     problem = check_health(stage)
     return b"" if problem is None else pack(problem)
-
-
-def _expect(frame: Frame, kind: Kind) -> Frame:
-    if frame.kind is not kind:
-        raise ProtocolError(f"expected a {kind.name} frame, got {frame.kind.name}")
-    return frame

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable
-from types import TracebackType
+from types import CoroutineType, TracebackType
 from typing import Any
 
 from penstock.codec.encode import EncodeFailed
@@ -51,6 +51,14 @@ class WrongLength(Exception):
     """`predict` returned another number of results than it was given items."""
 
 
+class NotAwaited(Exception):
+    """A method that is no `async def` returned what has to be awaited."""
+
+
+STAGE_FAULTS = (WrongLength, NotAwaited)
+"""Errors that are the stage's fault, whatever the items are."""
+
+
 class UnfitResult(Exception):
     """What an external stage gave is no item of the stage behind it."""
 
@@ -59,6 +67,23 @@ def author_name(kind: type) -> str:
     """`module.Qualname` of a class as its author knows it; the main script has another name in a worker."""
     module = "__main__" if kind.__module__ == MAIN_NAME else kind.__module__
     return f"{module}.{kind.__qualname__}"
+
+
+_FUTURE_OF_A_POOL = ("concurrent.futures._base", "Future")
+"""By its name: few workers import it."""
+
+
+def not_awaited(value: Any, method: str) -> NotAwaited | None:
+    """The error of `method`, which is no `async def`, where the `value` that it gave has to be awaited; else None."""
+    kind = type(value)
+    if not hasattr(kind, "__await__") and (_module_of(kind), kind.__name__) != _FUTURE_OF_A_POOL:
+        return None
+    if kind is CoroutineType:
+        value.close()  # else Python warns that nobody has awaited it
+    words = (
+        f"{method} gave a {kind.__name__}, which nobody awaits: write `async def {method}`, and `await` what it calls"
+    )
+    return NotAwaited(words)
 
 
 def note_single_item(error: BaseException, value: Any) -> None:

@@ -31,6 +31,7 @@ from penstock.worker.problems import (
     WrongLength,
     describe_error,
     describe_invalid,
+    not_awaited,
     note_single_item,
 )
 from penstock.worker.stage import wants_pre
@@ -48,7 +49,11 @@ MOST_WELL_BYTES: Final = 1024 * 1024
 """Largest item that is kept to be run again."""
 
 
-class _Work:
+NO_VALUE: Final = object()
+"""Stands for the value of an item that has ended before it had one."""
+
+
+class BatchWork:
     """The items of one frame, in its order, and their answers as they come.  It is the `Items` of a bisection."""
 
     __slots__ = ("deadlines", "frame", "payloads", "runner", "statuses")
@@ -90,7 +95,7 @@ class _Work:
             self.statuses[i], self.payloads[i] = answer
 
 
-def _is_error(value: Any) -> bool:
+def is_error(value: Any) -> bool:
     """Whether a stage returned `value` as the error of an item.
 
     `isinstance` would read `__class__` of the value, which is the user's code: that of a dead `weakref.proxy` raises,
@@ -172,7 +177,7 @@ class Runner:
             if self.lost is not None:
                 return self._not_begun(frame, self.lost)
         started = self._now()
-        work = _Work(self, frame)
+        work = BatchWork(self, frame)
         self.current.frame = frame
         rows: Iterable[tuple[int, memoryview, int, float]] = zip(
             range(len(frame.ids)), frame.payloads, frame.codecs_in, work.deadlines, strict=True
@@ -201,7 +206,7 @@ class Runner:
             handles = self._placed(work, lengths, self._place)
         return encode_answers(frame.frame_id, seconds, calls, frame.ids, work.payloads, work.statuses, lengths, handles)
 
-    def _placed(self, work: _Work, lengths: list[int], place: PlaceResults) -> dict[int, Handle]:
+    def _placed(self, work: BatchWork, lengths: list[int], place: PlaceResults) -> dict[int, Handle]:
         """Put the large results of `work` where the coordinator finds them; returns the handles by their places."""
         handles: dict[int, Handle] = {}
         for i, nbytes in enumerate(lengths):
@@ -218,7 +223,7 @@ class Runner:
         n = len(frame.ids)
         return encode_answers(frame.frame_id, 0.0, 0, frame.ids, [self._write(problem)] * n, [Status.FAILED] * n)
 
-    def _look_at_device(self, work: _Work, failed_last: int, now: float) -> None:
+    def _look_at_device(self, work: BatchWork, failed_last: int, now: float) -> None:
         """Examine the device where nothing of `work`, or of its last `failed_last` calls, has ended well.
 
         That is done before `work` is answered.  A single call that fails after others that returned says nothing: an
@@ -244,7 +249,7 @@ class Runner:
             self.lost = self.examine()
             self._in_doubt = False
 
-    def _keep_well(self, work: _Work, now: float) -> None:
+    def _keep_well(self, work: BatchWork, now: float) -> None:
         """Keep an item of `work` that has ended well; a new one once a second, because it is copied."""
         if now - self._well_kept_at < EXAMINATION_INTERVAL_SECONDS:
             return
@@ -260,7 +265,7 @@ class Runner:
         try:
             examples = list(self._stage.examples[:1])
             if examples:
-                (result,) = self._rehearse([_copy(input_of(examples[0]))])
+                (result,) = self._rehearse([copy_of_example(input_of(examples[0]))])
                 check_answer(examples[0], result, "examples[0]")
             elif self.well is not None:
                 self._rehearse([self._decode(self.well.codec, memoryview(self.well.payload))])
@@ -285,10 +290,10 @@ class Runner:
         self._keeps_well = self._examines and not examples and self._options.retry and self._options.bisect
         troubles = []
         for index, example in enumerate(examples):
-            (result,) = self._rehearse([_copy(input_of(example))])
+            (result,) = self._rehearse([copy_of_example(input_of(example))])
             check_answer(example, result, f"examples[{index}]")
-            self._look_at(result, tells=tells, counts=False)
-            trouble = self._try_formats(f"examples[{index}]", result, formats)
+            self.look_at(result, tells=tells, counts=False)
+            trouble = self.try_formats(f"examples[{index}]", result, formats)
             if trouble:
                 troubles.append(trouble)
         if examples and self._batched:
@@ -300,7 +305,7 @@ class Runner:
         while size > 1:
             places = [i % len(examples) for i in range(size)]
             try:
-                results = self._rehearse([_copy(input_of(examples[place])) for place in places])
+                results = self._rehearse([copy_of_example(input_of(examples[place])) for place in places])
             except USER_ERRORS as error:
                 if not ran_out_of_memory(error):
                     raise
@@ -316,7 +321,7 @@ class Runner:
 
     # -- the steps ----------------------------------------------------------------------------------------------
 
-    def inputs(self, work: _Work, places: list[int]) -> tuple[list[int], list[Any]]:
+    def inputs(self, work: BatchWork, places: list[int]) -> tuple[list[int], list[Any]]:
         """The values for `predict` of the items at `places`, decoded and preprocessed once more, and their places.
 
         Items that expire or fail on the way are left out.
@@ -326,7 +331,7 @@ class Runner:
         return self._read(work, rows, self._now())
 
     def _read(
-        self, work: _Work, rows: Iterable[tuple[int, memoryview, int, float]], now: float
+        self, work: BatchWork, rows: Iterable[tuple[int, memoryview, int, float]], now: float
     ) -> tuple[list[int], list[Any]]:
         """Decode and preprocess the items of `rows`, which have the place, payload, codec and deadline of each.
 
@@ -354,7 +359,7 @@ class Runner:
                 except USER_ERRORS as error:
                     work.end(i, error)
                     continue
-                if _is_error(value):
+                if is_error(value):
                     work.end(i, value)
                     continue
             live.append(i)
@@ -362,7 +367,7 @@ class Runner:
         self.current.places = live
         return live, values
 
-    def _run_singles(self, work: _Work, places: list[int], values: list[Any]) -> None:
+    def _run_singles(self, work: BatchWork, places: list[int], values: list[Any]) -> None:
         """Run items one by one, and encode each result before the next run, which may overwrite its memory."""
         alone = len(places) == 1
         for i, value in zip(places, values, strict=True):
@@ -375,7 +380,7 @@ class Runner:
                 continue
             self.outputs(work, [i], [value], [result], last=alone)
 
-    def outputs(self, work: _Work, places: list[int], pres: list[Any], results: list[Any], *, last: bool) -> None:
+    def outputs(self, work: BatchWork, places: list[int], pres: list[Any], results: list[Any], *, last: bool) -> None:
         """Postprocess and encode what `predict` returned.
 
         An encoded array stays in the stage's own memory until the frame is sent.  It is copied if the stage is called
@@ -387,29 +392,29 @@ class Runner:
         shared = last and (not postprocesses or len(places) == 1)
         for i, pre, result in zip(places, pres, results, strict=True):
             value = result
-            if postprocesses and not _is_error(value):
+            if postprocesses and not is_error(value):
                 self.current.places = [i]
                 try:
                     value = self._finish(value, pre)
                 except USER_ERRORS as error:
                     work.end(i, error)
                     continue
-            if _is_error(value):
+            if is_error(value):
                 work.end(i, value)
                 continue
             try:
                 payload = encode(codecs[i], value)
             except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
-                work.end(i, error)
+                work.end(i, not_awaited(value, "predict") or error)
                 continue
             work.payloads[i] = payload if shared else join_payload(payload)
 
     def _encode_watched(self, codec: int, value: Any) -> bytes | list[Buffer]:
         """As the encoder; a result that is not of its declared type is told besides."""
-        self._look_at(value, tells=True, counts=True)
+        self.look_at(value, tells=True, counts=True)
         return self._encode(codec, value)
 
-    def _look_at(self, value: Any, *, tells: bool, counts: bool) -> None:
+    def look_at(self, value: Any, *, tells: bool, counts: bool) -> None:
         """Look at one of the first results; with `tells`, the log says where it is not of its declared type."""
         watch = self._watch
         if watch is not None:
@@ -456,14 +461,14 @@ class Runner:
         current = self.current
         current.places = [0]
         try:
-            pres = values if self._preprocess is None else [_checked(self._preprocess(value)) for value in values]
+            pres = values if self._preprocess is None else [checked(self._preprocess(value)) for value in values]
             if self._batched:
                 current.places = list(range(len(pres)))
                 results = Bisection(self._stage.predict, enabled=False).call(pres)
                 current.places = [0]
             else:
                 results = [self._predict_one(value) for value in pres]
-            return [_checked(self._finish(_checked(result), pre)) for result, pre in zip(results, pres, strict=True)]
+            return [checked(self._finish(checked(result), pre)) for result, pre in zip(results, pres, strict=True)]
         finally:
             current.over()
 
@@ -474,7 +479,39 @@ class Runner:
             note_single_item(error, value)
             raise
 
-    def _try_formats(self, example: str, result: Any, formats: Sequence[Codec]) -> str:
+    # -- for the worker of a waiting stage ----------------------------------------------------------------------
+
+    def value_of(self, work: BatchWork, i: int, now: float) -> Any:
+        """The value of item `i` of `work`; NO_VALUE where it has expired or cannot be decoded, by which it ends."""
+        if now >= work.deadlines[i]:
+            work.expire(i)
+            return NO_VALUE
+        codec = work.frame.codecs_in[i]
+        try:
+            return self._decode(codec, work.frame.payloads[i])
+        except InvalidItem as error:
+            work.end(i, self._blame(error, codec))
+        except USER_ERRORS as error:  # from a type's own checks, which are user code
+            work.end(i, error)
+        return NO_VALUE
+
+    def put_result(self, work: BatchWork, i: int, value: Any) -> None:
+        """Answer item `i` of `work` with `value`, or with the error that it is.
+
+        The answer is a copy: another call of the stage may overwrite an array before it is sent.
+        """
+        if is_error(value):
+            work.end(i, value)
+            return
+        encode = self._encode if self._watch is None else self._encode_watched
+        try:
+            work.payloads[i] = join_payload(encode(work.frame.codecs_out[i], value))
+        except USER_ERRORS as error:  # EncodeFailed, or what pickling raised that is no Exception
+            work.end(i, not_awaited(value, "predict") or error)
+
+    # -- examples -----------------------------------------------------------------------------------------------
+
+    def try_formats(self, example: str, result: Any, formats: Sequence[Codec]) -> str:
         """Why some of `formats` cannot carry the `result` of `example`, or ""; EncodeFailed if none can."""
         failed: dict[str, list[str]] = {}  # the formats that share a reason, by that reason
         n = 0
@@ -498,13 +535,14 @@ class Runner:
         return text
 
 
-def _checked(value: Any) -> Any:
-    if _is_error(value):
+def checked(value: Any) -> Any:
+    """`value`, which a stage returned; raises it where it is the error of an item."""
+    if is_error(value):
         raise value
     return value
 
 
-def _copy(example: Any) -> Any:
+def copy_of_example(example: Any) -> Any:
     """A writable copy of an example, as it would arrive from another process; the example if it cannot be pickled."""
     try:
         payload = pickle_.dumps(example)

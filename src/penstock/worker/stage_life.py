@@ -39,16 +39,22 @@ def warm_up_stage(
     """
     examples = list(stage.examples)
     if tells:
-        _tell_misfit(name, item, inputs_of(examples), batched=batched)
+        tell_misfit(name, item, examples, batched=batched)
     troubles = runner.warm_up(examples, max_size, formats, tells=tells)
-    if troubles and tells:
+    if tells:
+        tell_troubles(name, troubles)
+
+
+def tell_troubles(name: str, troubles: list[str]) -> None:
+    """Warn of the examples whose results cannot be written in some format; `troubles` has a sentence for each."""
+    if troubles:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
         log.warning("stage %r: not every caller can get the result of %s%s", name, troubles[0], others)
 
 
-def _tell_misfit(name: str, item: Any, examples: list[Any], *, batched: bool) -> None:
+def tell_misfit(name: str, item: Any, examples: list[Any], *, batched: bool) -> None:
     """Warn of the first example that is no item: `predict` may well fail on it, or be warmed up for nothing."""
-    for index, example in enumerate(examples):
+    for index, example in enumerate(inputs_of(examples)):
         reason = misfit(item, example)
         if reason:
             if not batched and reason.startswith("expected `array`"):  # a batch policy may have been forgotten
@@ -71,8 +77,13 @@ def tear_down(stage: Any, name: str) -> None:
     try:
         stage.teardown()
     except USER_ERRORS as error:
-        # Not `log.exception`: what a stage raises may be of any length.
-        log.error("stage %r: teardown failed\n%s", name, describe_error(error).traceback.rstrip())  # noqa: TRY400
+        tell_failed_teardown(name, error)
+
+
+def tell_failed_teardown(name: str, error: BaseException) -> None:
+    """Log what `teardown` raised."""
+    # Not `log.exception`: what a stage raises may be of any length.
+    log.error("stage %r: teardown failed\n%s", name, describe_error(error).traceback.rstrip())
 
 
 def freeze_model() -> None:

@@ -1,0 +1,107 @@
+"""Run the plain functions of a waiting stage in the main thread of its worker, one after the other.
+
+Frameworks bind what they load to the thread that loads it.  So `setup`, `predict`, `teardown` and `health`, where they
+are plain, run in one thread, which is not that of the event loop.
+
+Contract
+--------
+* Calls run in the order in which they were asked for, never two at once, each in a copy of its task's context.
+* A task that is cancelled before its call has begun ends at once, and the call is never made.  After that it waits
+  until the call has ended: nobody can interrupt it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, TypeAlias
+
+from penstock.worker.problems import USER_ERRORS
+
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+"""What a call returned, and what it raised: an error is not raised again, as a coroutine cannot raise StopIteration."""
+
+
+class _Call:
+    """One call, from the moment when a task asks for it until its outcome is there."""
+
+    __slots__ = ("_arguments", "_claim", "_context", "_function", "_loop", "ended", "outcome")
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._function = function
+        self._arguments = arguments
+        self._context = copy_context()
+        self._claim = threading.Lock()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self.outcome: Outcome | None = None
+
+    def claim(self) -> bool:
+        """Whether the caller is the first: the main thread, which then makes the call, or the task that gives it up."""
+        return self._claim.acquire(blocking=False)
+
+    def run(self) -> None:
+        """Make the call, in the main thread."""
+        if not self.claim():
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the worker ends, and nobody waits
+            # No name for the outcome: the traceback of an error leads to this frame, and the frame would to the error.
+            self._loop.call_soon_threadsafe(self._end, self._made())
+
+    def _made(self) -> Outcome:
+        try:
+            return self._context.run(self._function, *self._arguments), None
+        except USER_ERRORS as error:
+            return None, error
+        finally:
+            self._arguments = ()
+
+    def _end(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def renew(self) -> asyncio.Future[None]:
+        """Another future to wait for, where the first was cancelled with its task."""
+        self.ended = self._loop.create_future()
+        return self.ended
+
+
+class PlainCalls:
+    """The calls that wait for the main thread, which serves them until `stop`."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Make each call that is asked for; returns after those before `stop`."""
+        while (call := self._calls.get()) is not None:
+            call.run()
+            del call  # and with it its outcome
+
+    def stop(self) -> None:
+        """Have `serve` return."""
+        self._calls.put(None)
+
+    async def make(self, function: Callable[..., Any], *arguments: Any) -> Outcome:
+        """The outcome of a call in the main thread.
+
+        Raises:
+            CancelledError: the task was cancelled before the call had begun.
+        """
+        call = _Call(function, arguments)
+        self._calls.put(call)
+        waited = call.ended
+        while True:
+            try:
+                await waited
+            except asyncio.CancelledError:
+                if call.outcome is None and call.claim():
+                    raise
+            if call.outcome is not None:
+                return call.outcome
+            waited = call.renew()
