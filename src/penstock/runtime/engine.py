@@ -47,9 +47,9 @@ from penstock.runtime.spec import StageSpec
 from penstock.runtime.stage_driver import BatchSent, StageDriver
 
 TEARDOWN_GRACE_SECONDS = 5.0
+"""How long a worker may take to tear its stage down after the last answer; then it is killed."""
 CANCEL_GRACE_SECONDS = 1.0
 """How long a stop lets cancelled tasks of waiting stages go on: long enough to close a connection in good order."""
-"""How long a worker may take to tear its stage down after the last answer; then it is killed."""
 
 
 class Engine:

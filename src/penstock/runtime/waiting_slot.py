@@ -29,7 +29,7 @@ UNWIND_SECONDS: Final = 5.0
 
 
 class WaitingSlot(WorkerSlot):
-    """One worker of a waiting stage; `window` is the most frames that it is given."""
+    """A worker of a waiting stage; `window` is the most frames that it is given."""
 
     def __init__(
         self,
