@@ -122,20 +122,17 @@ class Bisection:
 
         Each is sent back with what became of it, as `following` does.  `items` are told of those that fail.
         """
-        try:
-            if len(places) == 1 or type(whole) in STAGE_FAULTS or device_is_lost(whole):
-                items.fail(places, whole)
-            elif ran_out_of_memory(whole):
-                self.short_of_memory = len(places)
-                values.clear()
-                let_go(whole)
-                yield from self._halve(places, items, None)
-            elif self._enabled:
-                yield from self._halve(places, items, whole)
-            else:
-                items.fail(places, whole)
-        finally:
-            del whole
+        if len(places) == 1 or type(whole) in STAGE_FAULTS or device_is_lost(whole):
+            items.fail(places, whole)
+        elif ran_out_of_memory(whole):
+            self.short_of_memory = len(places)
+            values.clear()
+            let_go(whole)
+            yield from self._halve(places, items, None)
+        elif self._enabled:
+            yield from self._halve(places, items, whole)
+        else:
+            items.fail(places, whole)
 
     def _halve(self, places: list[int], items: PartItems, why: BaseException | None) -> Steps:
         """The halves of what failed because of `why`, which is None where that was want of memory.
