@@ -66,6 +66,9 @@ Where in such an address the IPv4 address stands depends on the network.  So it 
 SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 TEREDO: Final = IPv6Network("2001::/32")
 
+NET_OPTION: Final = "--allow-net"
+"""What an operator of `penstock work` sets to allow more, for messages."""
+
 
 def parse_nets(text: str, name: str = "allow_net") -> tuple[Network, ...]:
     """The networks of a comma-separated list, as ``10.0.0.0/8,fd00::/8``; none of an empty text.

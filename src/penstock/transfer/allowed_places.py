@@ -42,7 +42,7 @@ class AllowedPlaces:
             except TransferRefused as error:
                 raise ConfigError(f"{option}: {error}") from None
             if isinstance(place, WebPlace):
-                raise ConfigError(f"{option}: {place} is allowed by its address; --allow-net names networks")
+                raise ConfigError(f"{option}: {place} is allowed by its address; allow_net names networks")
             found.append(place)
         return cls(option, tuple(found))
 

@@ -25,9 +25,9 @@ from socket import socket
 from typing import Final, cast
 
 from penstock.errors import TransferFailed, TransferRefused
-from penstock.transfer.addresses import Network
+from penstock.transfer.addresses import NET_OPTION, Network
 from penstock.transfer.connecting import TimedConnection, connected
-from penstock.transfer.lookups import ALLOWED_BY, Resolve, ask_the_system, checked_addresses
+from penstock.transfer.lookups import Resolve, ask_the_system, checked_addresses
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import WebPlace
 from penstock.transfer.time_limit import TimeLimit
@@ -54,6 +54,7 @@ class Fetcher:
     stall: float = STALL_SECONDS
     resolve: Resolve = ask_the_system
     """What finds the addresses of a name.  Its answers are judged, whoever it is."""
+    net_option: str = NET_OPTION
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
@@ -95,7 +96,8 @@ class Fetcher:
         followed = REDIRECTS if outgoing is None else SAME_METHOD
         for _ in range(MOST_REDIRECTS + 1):
             named = outgoing is None or here.authority == place.authority
-            nets, how = (self.allowed_nets, ALLOWED_BY) if named else ((), f"a PUT to {place} was redirected there")
+            nets = self.allowed_nets if named else ()
+            how = f"{self.net_option} allows networks" if named else f"a PUT to {place} was redirected there"
             addresses = checked_addresses(here, self.resolve, nets, limit, how)
             with connected(addresses, limit, self.stall) as connection:
                 if here.scheme == "https":

@@ -30,7 +30,6 @@ class Resolved(NamedTuple):
 
 Resolve: TypeAlias = Callable[[str, int], list[Resolved]]
 
-ALLOWED_BY = "--allow-net allows networks"
 NO_SUCH_NAME = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
 
 
@@ -41,7 +40,7 @@ def ask_the_system(host: str, port: int) -> list[Resolved]:
 
 
 def checked_addresses(
-    place: WebPlace, resolve: Resolve, allowed: tuple[Network, ...], limit: TimeLimit, how: str = ALLOWED_BY
+    place: WebPlace, resolve: Resolve, allowed: tuple[Network, ...], limit: TimeLimit, how: str
 ) -> list[Resolved]:
     """The addresses of the place's host, at least one, each of which may be connected to.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 
 from penstock.errors import TransferRefused
-from penstock.transfer.addresses import Network, parse_nets, why_refused
+from penstock.transfer.addresses import NET_OPTION, Network, parse_nets, why_refused
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.part_names import is_part
 from penstock.transfer.places import FilePlace, ObjectPlace, Place, WebPlace, parse_file_or_object
@@ -24,6 +24,7 @@ class PlaceRules:
     outputs: AllowedPlaces = AllowedPlaces("--allow-output")
     nets: tuple[Network, ...] = ()
     """Networks that may be reached although they are not public."""
+    net_option: str = NET_OPTION
 
     @classmethod
     def parse(cls, allow_input: str | None, allow_output: str | None, allow_net: str | None) -> PlaceRules:
@@ -61,5 +62,5 @@ class PlaceRules:
                     ip_address(place.host)
                     reason = why_refused(place.host, self.nets)
                     if reason:
-                        raise TransferRefused(f"{place}: {reason}; --allow-net allows networks")
+                        raise TransferRefused(f"{place}: {reason}; {self.net_option} allows networks")
         return place

@@ -28,7 +28,7 @@ from penstock.config import MIB
 from penstock.errors import ConfigError, TransferFailed
 from penstock.option_fields import SECONDS, check_options, option
 from penstock.transfer import files
-from penstock.transfer.addresses import Network
+from penstock.transfer.addresses import NET_OPTION, Network
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.fetcher import Fetcher
 from penstock.transfer.outgoing import Outgoing
@@ -60,6 +60,7 @@ class TransferOptions:
     allowed_outputs: AllowedPlaces = AllowedPlaces("--allow-output")
     allowed_nets: tuple[Network, ...] = ()
     """Networks that may be reached although they are not public."""
+    net_option: str = NET_OPTION
     max_input: int = option(1024 * MIB, "Most bytes of one input.", minimum=1)
     timeout: float = 60.0
     """Seconds that one transfer may take, in either direction."""
@@ -71,7 +72,7 @@ class TransferOptions:
     @property
     def rules(self) -> PlaceRules:
         """Which URLs may be transferred."""
-        return PlaceRules(self.allowed_inputs, self.allowed_outputs, self.allowed_nets)
+        return PlaceRules(self.allowed_inputs, self.allowed_outputs, self.allowed_nets, self.net_option)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Transfers:
     def __init__(self, options: TransferOptions, fetcher: Fetcher | None = None) -> None:
         self.options = options
         self._rules = options.rules
-        self._fetcher = fetcher or Fetcher(options.allowed_nets)
+        self._fetcher = fetcher or Fetcher(options.allowed_nets, net_option=options.net_option)
         _make_private(options.folder)
         prefixes = (*options.allowed_inputs.prefixes, *options.allowed_outputs.prefixes)
         if any(isinstance(prefix, ObjectPlace) for prefix in prefixes):
