@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -80,10 +80,10 @@ class Stage:
 
         return Declaration()
 
-    def setup(self, *args: Any, **kwargs: Any) -> None:  # any signature overrides this one
+    def setup(self, *args: Any, **kwargs: Any) -> Awaitable[None] | None:  # any signature overrides this one
         """Load what `predict` needs; called once with the arguments given to `penstock.stage(setup=...)`."""
 
-    def teardown(self) -> None:
+    def teardown(self) -> Awaitable[None] | None:
         """Release what `setup` took; called once when the worker ends in good order, and not after a crash."""
 
     def predict(self, x: Any, /) -> Any:
