@@ -37,6 +37,7 @@ LEVELS = {
     "artifact": 5,
     "worker": 5,
     "runtime": 6,
+    "stages": 6,
     "jobs": 7,
     "server": 7,
     "service": 8,

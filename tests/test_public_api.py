@@ -111,7 +111,10 @@ OPTIONS = {"ServerOptions", "ServiceOptions"}
 """Pinned field by field in the tests of the options."""
 PACKAGES = {"export", "features", "training"}
 PLAIN = {"PenstockError", "RequestError", "State"}
-PUBLIC_PACKAGES = ("penstock", *(f"penstock.{name}" for name in ("client", "export", "features", "jobs", "training")))
+PUBLIC_PACKAGES = (
+    "penstock",
+    *(f"penstock.{name}" for name in ("client", "export", "features", "jobs", "stages", "training")),
+)
 FOR_TESTS = tuple(
     f"penstock.testing.{name}"
     for name in ("channels", "fake_workers", "graphs", "history", "stores", "virtual_clock", "workers")
@@ -256,6 +259,10 @@ LIGHT = {
     "a worker from outside": (
         "import penstock.cli.main, penstock.cli.attached_program",
         {*HEAVY, "asyncio", "ssl", "fastapi", "starlette"},
+    ),
+    "a model between ready-made stages": (
+        "from penstock.stages import Fetch, Outgoing, Upload",
+        {*HEAVY, "asyncio", "ssl"},
     ),
     "who serves a model": (
         "import penstock.export.artifact_stage, penstock.graphs.onnx_graph",
