@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from penstock.config import MOST_IN_PROGRESS
 from penstock.errors import TransferError, TransferFailed
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import Stopped, TransferOptions, Transfers
@@ -33,8 +34,6 @@ from penstock.transfer.transfers import Stopped, TransferOptions, Transfers
 FIRST_REST_SECONDS = 0.2
 """Bound of the rest before the second try; it doubles with each try."""
 LONGEST_REST_SECONDS = 5.0
-MOST_THREADS = 10_000
-"""The most calls that one worker has in progress."""
 
 T = TypeVar("T")
 
@@ -60,7 +59,7 @@ class Carrier:
                 )
             )
         self._retries = retries
-        self._threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="penstock-transfer")
+        self._threads = ThreadPoolExecutor(MOST_IN_PROGRESS, thread_name_prefix="penstock-transfer")
         self._running: dict[asyncio.Future[Any], threading.Event] = {}
         """Each transfer, and what stops it."""
 
