@@ -64,6 +64,7 @@ from penstock import client as ps_client
 from penstock import embeddings as ps_embeddings
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
+from penstock import stages as ps_stages
 from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ProbesEntry, TableEntry
 from penstock.artifact.publishing import publish_artifact
 from penstock.cli import queue_url
@@ -758,6 +759,22 @@ def test_the_reference_has_every_name_of_embeddings_and_every_option_of_them():
         called = getattr(TrainingStore, name) if name in methods else getattr(ps_embeddings, name)
         shown = [part.partition("=")[0] for part in re.split(r", (?![^(]*\))", calls[name]) if part]
         assert shown == [each for each in inspect.signature(called).parameters if each != "self"], name
+
+
+def test_the_reference_has_every_name_and_argument_of_the_ready_made_stages():
+    told = sections(DOCS / "reference" / "stages.md", 2)
+    for name in ps_stages.__all__:
+        kind = getattr(ps_stages, name)
+        takes = kind if name == "Outgoing" else kind.setup
+        shown = re.search(rf"`{name}(?:\.setup)?\(([^`]*)\)`", told[name])[1]
+        assert shown == arguments_of(takes), name
+
+
+def arguments_of(function: Callable[..., object]) -> str:
+    """The arguments with their defaults, as a page shows them."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name != "self"]
+    shown = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
+    return ", ".join(shown).replace("'", '"')
 
 
 def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_default():
