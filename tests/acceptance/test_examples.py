@@ -41,6 +41,8 @@ ATTACHED = {"external_workers"}
 """Not ready by themselves: somebody has to start a worker."""
 ROLLED = {"rolling"}
 """Needs more than itself: what a roll does is in `test_rolling_example.py`."""
+BY_ITSELF = {"fetch_and_upload"}
+"""Needs a store, which its own program starts and stops."""
 SETOSA = {"sepal_length": 5.1, "sepal_width": 3.5, "petal_length": 1.4, "petal_width": 0.2}
 PARCEL = {"kilograms": 2, "sides": [{"centimetres": side} for side in (30, 20, 10)]}
 
@@ -65,11 +67,11 @@ def picture(width: int, height: int, kind: str = "PNG") -> bytes:
 
 def test_every_example_is_tested_here():
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-    assert folders == set(TARGETS) | WITH_FRAMEWORKS | ATTACHED | ROLLED
+    assert folders == set(TARGETS) | WITH_FRAMEWORKS | ATTACHED | ROLLED | BY_ITSELF
 
 
 def test_an_example_is_short():
-    for folder in (*TARGETS, *WITH_FRAMEWORKS, *ATTACHED, *ROLLED):
+    for folder in (*TARGETS, *WITH_FRAMEWORKS, *ATTACHED, *ROLLED, *BY_ITSELF):
         for program in (EXAMPLES / folder).glob("*.py"):
             if program.name != "model.py":  # the network itself: a model is as long as it is
                 assert len(program.read_text().splitlines()) < 60, program
@@ -151,6 +153,14 @@ def test_arithmetic_answers_each_item_of_a_request_for_itself(served):
     first, second, third = answer.json()["outcomes"]
     assert (first, third) == ({"result": 5.0}, {"result": 9.0})
     assert second["error"]["status"] == 422
+
+
+def test_what_is_fetched_and_uploaded_fails_while_the_store_is_down_and_comes_when_it_is_back(running):
+    (_, command), (_, shown) = blocks("fetch_and_upload")[:2]
+    assert command == "python main.py"
+    with running("fetch_and_upload", sys.executable, "main.py") as program:
+        assert program.end(limit=50) == 0, program.output
+        assert program.output.splitlines() == shown.splitlines()
 
 
 @pytest.mark.night
