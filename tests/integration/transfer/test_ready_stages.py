@@ -14,6 +14,7 @@ import pytest
 from waiting import until
 from web_servers import Asked, web_server
 
+import penstock as ps
 from penstock.errors import ConfigError, InvalidItem, TransferFailed
 from penstock.stages import Fetch, Outgoing, Upload
 from penstock.transfer import carrier
@@ -359,3 +360,42 @@ async def test_uploads_to_one_place_at_once_leave_one_of_them_and_no_part(tmp_pa
     (left,) = tmp_path.iterdir()
     assert left.name == "a"
     assert left.read_bytes() in bodies
+
+
+# -- in workers -------------------------------------------------------------------------------------------------------
+
+
+def fetching(**options) -> ps.Service:
+    return ps.Service(ps.stage(Fetch, setup={"allow_net": LOOPBACK, **options}), name="fetching")
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["processes", "inline"])
+async def test_a_service_fetches_and_tells_refusals_from_failures(inline):
+    with web_server(answers(503)) as failing, web_server(answers(200)) as server:
+        async with fetching(retries=1).configured(inline=inline) as service:
+            assert await service.predict_many([server.url] * 100) == [b"here"] * 100
+            with pytest.raises(ps.InvalidItem, match="is not a public address"):
+                await service.predict("http://10.0.0.1/")
+            with pytest.raises(ps.StageFailed, match="answered 503") as failed:
+                await service.predict(failing.url)
+            assert failed.value.is_a(TransferFailed)
+    assert threads() == []
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["processes", "inline"])
+async def test_a_transfer_whose_caller_has_left_is_stopped(inline):
+    left = threading.Semaphore(0)
+
+    def answer(asked: Asked) -> None:
+        send_without_end(asked)
+        left.release()
+
+    with web_server(answer) as server:
+        async with fetching().configured(inline=inline) as service:
+            calls = [asyncio.create_task(service.predict(server.url)) for _ in range(8)]
+            await until(lambda: len(server.asked) == 8, "all to be fetched")
+            for call in calls:
+                call.cancel()
+            for _ in calls:
+                await until(lambda: left.acquire(blocking=False), "a connection to be closed by the worker")
+    assert threads() == []
