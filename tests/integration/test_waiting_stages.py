@@ -244,17 +244,19 @@ async def test_a_drain_waits_for_what_is_in_progress_and_then_cancels_it(make, t
     assert notes(tmp_path / "cancelled") == [["hold", "never", 2]]
 
 
-async def test_callers_who_leave_again_and_again_leave_no_task_thread_or_descriptor(make, tmp_path):
+@pytest.mark.parametrize("rounds", [50, pytest.param(1000, marks=pytest.mark.night)])
+async def test_callers_who_leave_again_and_again_leave_no_task_thread_or_descriptor(rounds, make):
     async with make(stages.AsyncItem, concurrency=9) as service:
+        stage = service.engine.stages[0]
         before = [await service.predict((what,)) for what in ("threads", "descriptors", "tasks")]
-        for i in range(50):
+        for i in range(rounds):
             leavers = [asyncio.create_task(service.predict(("hold", "never", i))) for _ in range(8)]
-            await until(lambda n=8 * (i + 1): len(ran(tmp_path, "hold")) == n)
+            await until(lambda: stage.in_flight == 8)
             for leaver in leavers:
                 leaver.cancel()
-        await until(lambda: len(notes(tmp_path / "cancelled")) == 400)
-        await until(lambda: service.engine.stages[0].in_flight == 0)
+            await until(lambda: stage.in_flight == 0)
         assert [await service.predict((what,)) for what in ("threads", "descriptors", "tasks")] == before
+        assert service.engine.counters.cancelled == 8 * rounds
 
 
 async def test_threads_of_an_inline_service_end_with_it(make, tmp_path):
