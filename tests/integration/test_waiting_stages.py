@@ -80,8 +80,9 @@ async def test_what_an_item_raises_fails_that_item_alone(kind, inline, make):
 
 
 @every_kind
-async def test_what_cancels_itself_fails_and_the_worker_goes_on(kind, make):
-    async with make(kind) as service:
+@everywhere
+async def test_what_cancels_itself_fails_and_the_worker_goes_on(kind, inline, make):
+    async with make(kind, inline=inline) as service:
         with pytest.raises(ps.StageFailed) as caught:
             await service.predict(("cancel itself",))
         assert caught.value.is_a(asyncio.CancelledError)
@@ -105,8 +106,9 @@ async def test_the_task_of_a_caller_who_leaves_is_cancelled_and_no_other(kind, i
 
 
 @every_kind
-async def test_the_task_of_an_item_whose_deadline_passes_is_cancelled(kind, make, tmp_path):
-    async with make(kind) as service:
+@everywhere
+async def test_the_task_of_an_item_whose_deadline_passes_is_cancelled(kind, inline, make, tmp_path):
+    async with make(kind, inline=inline) as service:
         with pytest.raises(ps.DeadlineExceeded):
             await service.predict(("hold", "never", 1), timeout=0.2)
         await until(lambda: notes(tmp_path / "cancelled"))
@@ -141,8 +143,9 @@ async def test_what_swallows_its_cancellation_for_ever_is_abandoned_and_its_mate
 
 
 @every_kind
-async def test_a_batch_that_takes_too_long_fails_and_its_worker_goes_on(kind, make, tmp_path):
-    async with make(kind, timeout=0.2) as service:
+@everywhere
+async def test_a_batch_that_takes_too_long_fails_and_its_worker_goes_on(kind, inline, make, tmp_path):
+    async with make(kind, inline=inline, timeout=0.2) as service:
         pid = await service.predict(("pid",))
         with pytest.raises(ps.StageFailed) as caught:
             await service.predict(("hold", "never", 1))
@@ -209,8 +212,29 @@ async def test_each_task_is_told_its_own_requests_and_so_are_tasks_that_it_start
 
 
 @every_kind
-async def test_each_task_is_told_what_time_it_has_left(kind, make):
-    async with make(kind) as service:
+@everywhere
+async def test_over_asgi_items_end_as_over_http(kind, inline, make, tmp_path):
+    app = ps.asgi(make(kind, inline=inline))
+    transport = httpx.ASGITransport(app=app)
+    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+
+        async def post(*item, **headers):
+            answer = await client.post("/predict", json=item, headers=headers)
+            return answer.status_code
+
+        slow = asyncio.create_task(post("hold", "open", 1))
+        await until(lambda: ran(tmp_path, "hold"))
+        assert await asyncio.gather(post("answer", 1), post("raise", "x"), post("refuse")) == [200, 500, 422]
+        assert await post("hold", "never", "late", **{"X-Request-Timeout": "0.2"}) == 504
+        await until(lambda: notes(tmp_path / "cancelled") == [["hold", "never", "late"]])
+        (tmp_path / "open").touch()
+        assert await slow == 200
+
+
+@every_kind
+@everywhere
+async def test_each_task_is_told_what_time_it_has_left(kind, inline, make):
+    async with make(kind, inline=inline) as service:
         left = await asyncio.gather(*(service.predict(("remaining",), timeout=20.0 + i) for i in range(20)))
     for i, each in enumerate(left):
         assert any(19.0 + i < seconds <= 20.0 + i for seconds in each)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -18,6 +19,8 @@ from typing import Any
 from notes_and_gates import note
 
 import penstock as ps
+
+log = logging.getLogger("waiting")
 
 
 class Waits(ps.Stage):
@@ -91,6 +94,11 @@ class Waits(ps.Stage):
                 before = ps.current_requests()
                 await asyncio.sleep(0)
                 return [list(before), list(ps.current_requests()), await inside]
+            case "say":
+                await asyncio.sleep(0.001)
+                print(more[0])  # noqa: T201  # what a stage prints is marked too
+                log.warning("%s", more[0])
+                return await self._do("requests", [])
             case "remaining":
                 return self.worker.remaining()
         raise AssertionError(do)

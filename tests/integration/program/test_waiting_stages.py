@@ -117,6 +117,20 @@ def test_each_item_has_its_own_request_id_and_so_have_tasks_that_it_starts(serve
     assert answer.json() == [["mine"]] * 3
 
 
+@pytest.mark.parametrize("kind", ["item", "hooks"])
+def test_what_64_tasks_log_and_print_at_once_is_marked_with_the_request_of_each(tmp_path, kind, log_lines):
+    with serving(tmp_path, "--log-format", "json", source=SOURCE, services=(kind,)) as server:
+        wires = [server.wire().post("/predict", ["say", f"word{i}"], X_Request_ID=f"id{i}") for i in range(64)]
+        assert [wire.answer().status for wire in wires] == [200] * 64
+        server.until(lambda: server.output.count('"message":"word') == 128)
+        said = [line for line in log_lines(server) if line["message"].startswith("word")]
+    assert {(line["level"], line["stage"]) for line in said} == {
+        (level, said[0]["stage"]) for level in ("stdout", "warning")
+    }
+    for line in said:
+        assert line["request_ids"] == [line["message"].replace("word", "id")]
+
+
 def test_a_client_batch_that_is_left_is_cancelled_whole(server):
     items = [["hold", "never", f"left {i}"] for i in range(20)]
     leaver = server.wire().post("/item/batch", items)

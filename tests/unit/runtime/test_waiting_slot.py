@@ -356,6 +356,28 @@ async def test_the_queue_knows_which_places_are_free_in_whatever_order_they_come
     assert known.free == 6
 
 
+async def test_no_more_batches_are_with_the_workers_together_than_the_stage_says(make_rig):
+    rig = await make_rig(waiting(3, workers=2, max_batches=4)).start()
+    await submit(rig, 8)
+    assert batches(rig) == [[b"0", b"2"], [b"1", b"3"]]
+    assert rig.engine.stages[0].most_at_once == 4
+    await finish(rig)
+
+
+async def test_a_stage_that_answers_anything_has_not_stalled(make_rig):
+    rig = await make_rig(waiting(2), stall_unready=10.0).start()
+    await rig.call(b"never")
+    for _ in range(5):
+        await rig.call(b"a")
+        await rig.clock.advance(8.0)
+        rig.workers[0].answer(place=1)
+        await rest()
+        assert not rig.engine.stages[0].stalled
+    await rig.clock.advance(10.0)
+    assert rig.engine.stages[0].stalled
+    await finish(rig)
+
+
 async def test_a_busy_worker_tells_since_when(make_rig):
     rig = await make_rig(waiting()).start()
     slot = rig.engine.stages[0].workers[0]
