@@ -126,7 +126,7 @@ def receive_all(worker: WorkerEnd) -> list[Frame]:
 
 
 def listen_to_all(worker: WorkerEnd, on_frame: Callable[[Frame], None] = lambda _: None) -> list[Any]:
-    """What an event loop of its own hears of the worker's end, whose last is how the stream ended."""
+    """Have an event loop of its own listen to the worker's end; the last that it returns is how the stream ended."""
 
     async def hear() -> list[Any]:
         loop = asyncio.get_running_loop()

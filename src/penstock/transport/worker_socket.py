@@ -48,7 +48,7 @@ class SocketWorkerEnd:
         self.ended = False
         """Whether the end of the stream was read, be it inside a frame."""
         self._loop: AbstractEventLoop | None = None
-        """What reads the socket, once `listen` was called and until the stream ends."""
+        """The loop that reads the socket, once `listen` was called and until the stream ends."""
         self._listener: Receive | None = None
 
     def receive(self) -> Frame | None:

@@ -33,7 +33,7 @@ class Made(NamedTuple):
     runner: Runner
     types: Signature
     arguments: dict[str, Any]
-    """Those of `setup`."""
+    """The arguments of `setup`."""
 
 
 def make_runner(

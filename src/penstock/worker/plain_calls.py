@@ -1,7 +1,7 @@
 """Run the plain functions of a waiting stage in the main thread of its worker, one after the other.
 
-Frameworks bind what they load to the thread that loads it.  So `setup`, `predict`, `teardown` and `health`, where they
-are plain, run in one thread, which is not that of the event loop.
+Frameworks bind what they load to the thread that loads it.  That is why `setup`, `predict`, `teardown` and `health`,
+where they are plain, run in one thread, which is not that of the event loop.
 
 Contract
 --------
@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 from penstock.worker.problems import USER_ERRORS
 
 Outcome: TypeAlias = tuple[Any, BaseException | None]
-"""What a call returned, and what it raised: an error is not raised again, as a coroutine cannot raise StopIteration."""
+"""The result of a call, and its error, which is not raised again: a coroutine cannot raise StopIteration."""
 
 
 class _Call:
-    """One call, from the moment when a task asks for it until its outcome is there."""
+    """A call, from the moment when a task asks for it until its outcome is there."""
 
     __slots__ = ("_arguments", "_claim", "_context", "_function", "_loop", "ended", "outcome")
 
@@ -102,6 +102,7 @@ class PlainCalls:
             except asyncio.CancelledError:
                 if call.outcome is None and call.claim():
                     raise
-            if call.outcome is not None:
-                return call.outcome
+            outcome, call.outcome = call.outcome, None  # its traceback leads to the call
+            if outcome is not None:
+                return outcome
             waited = call.renew()

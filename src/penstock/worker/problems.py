@@ -80,10 +80,8 @@ def not_awaited(value: Any, method: str) -> NotAwaited | None:
         return None
     if kind is CoroutineType:
         value.close()  # else Python warns that nobody has awaited it
-    words = (
-        f"{method} gave a {kind.__name__}, which nobody awaits: write `async def {method}`, and `await` what it calls"
-    )
-    return NotAwaited(words)
+    name = kind.__name__
+    return NotAwaited(f"{method} gave {name!r}, which nobody awaits: write `async def`, and `await` what it calls")
 
 
 def note_single_item(error: BaseException, value: Any) -> None:

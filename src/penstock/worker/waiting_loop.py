@@ -95,7 +95,7 @@ class _WaitingWorker:
         self._on_ready = on_ready
         self._counting = counting
         self.plain = PlainCalls()
-        """What the main thread serves, until the event loop has ended."""
+        """The calls that the main thread serves, until the event loop has ended."""
         self.error: BaseException | None = None
         """Why the worker cannot go on."""
         self._most = launch.concurrency

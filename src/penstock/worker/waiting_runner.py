@@ -50,7 +50,7 @@ class Method:
 
 
 class WaitingWork:
-    """One frame in progress: its items, the task that runs them, and whether it was stopped."""
+    """A frame in progress: its items, the task that runs them, and whether it was stopped."""
 
     __slots__ = (
         "batch",
@@ -76,7 +76,7 @@ class WaitingWork:
         self.timed_out = False
         """Cause: it has taken longer than the stage's `timeout`."""
         self.stopped_in: BaseException | None = None
-        """What told user code that it was stopped."""
+        """The error by which user code learned that it was stopped."""
         self.calls = 0
         self.bisection: Bisection | None = None
         self.made: list[CurrentCall] = []
@@ -216,7 +216,7 @@ class WaitingRunner:
         *,
         together: bool,
     ) -> list[Any]:
-        """What `step` gives for each of `rows`: one after the other, or each `together` with the others as a task.
+        """The results of `step` for `rows`: one after the other, or each as a task, `together` with the others.
 
         Where this task is cancelled those of it are cancelled too, and it goes on once they have ended.  A row whose
         task never began has the error by which it ended.
@@ -461,7 +461,7 @@ class WaitingRunner:
             CALL_OF_CONTEXT.set(None)
 
     async def _rehearse_each(self, method: Method, given: list[tuple[Any, ...]]) -> list[Any]:
-        """What `method` returns for each of `given`, together where it is async; raises the first error."""
+        """The results of `method` for each of `given`, together where it is async; raises the first error."""
 
         async def rehearse(_: None, arguments: tuple[Any, ...]) -> Outcome:
             call = CurrentCall(self._now)
