@@ -14,7 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -48,6 +48,7 @@ from penstock.runtime.launching import launcher, worker_cores
 from penstock.runtime.stage_failures import short_reason
 from penstock.runtime.worker_failures import read_failure
 from penstock.service import Service
+from penstock.transport.channel import Receive
 from penstock.transport.framing import (
     Frame,
     FrameDecoder,
@@ -61,6 +62,9 @@ from penstock.transport.messages import Launch, Problem, pack, unpack
 from penstock.worker.loop import work
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.stage_life import freeze_model
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 Tell: TypeAlias = Callable[[Report], None]
 
@@ -156,6 +160,9 @@ class _MeasuringEnd:
         self._peak = Memory(0)
         self._over = False
         """Whether the stage or a batch failed, or found no memory."""
+        self._loop: AbstractEventLoop | None = None
+        """Where a waiting stage listens, and `_listener` what hears it."""
+        self._listener: Receive | None = None
 
     def loaded(self) -> None:
         """The worker's module is imported; at the second call its stage is set up."""
@@ -172,6 +179,15 @@ class _MeasuringEnd:
         self._began = time.monotonic()
         return frame
 
+    def listen(self, loop: AbstractEventLoop, receive: Receive) -> None:
+        """Give `receive` one frame at a time, as `self.receive` does."""
+        self._loop, self._listener = loop, receive
+        loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        if self._listener is not None:
+            self._listener(self.receive())
+
     def send(self, buffers: list[Any]) -> None:
         """Take what the worker answers: the time of its batch ends, and its peak of memory is read."""
         lost: BaseException | None = None
@@ -182,15 +198,19 @@ class _MeasuringEnd:
         self._seconds = time.monotonic() - self._began
         self._peak = taken_at_most()
         statuses = written_statuses(buffers)
+        answered = statuses is not None
         # Large results are not copied, which would need memory.
         if statuses is None or self._results is not None or any(statuses):
             for frame in FrameDecoder(slabs=True).feed(b"".join(buffers)):
                 self._read(frame)
+                answered = answered or frame.kind is Kind.ANSWERS
         if lost is not None and not self._over:
             self._over = True
             found = describe_error(lost)
             words = f"the device failed: {found.type_name}: {found.message}"
             self._tell(Finding(self._step() if self._size else self._what, words))
+        if self._loop is not None and answered:
+            self._loop.call_soon(self._hand_over)
 
     def _read(self, frame: Frame) -> None:
         if frame.kind is Kind.FAILED:

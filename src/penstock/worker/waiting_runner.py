@@ -82,8 +82,7 @@ class WaitingWork:
         self.made: list[CurrentCall] = []
         """The calls of user code, which are over once the frame is answered."""
 
-    @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether its results are of no use any more."""
         return self.cancelled or self.timed_out
 
@@ -146,12 +145,12 @@ class WaitingRunner:
         if frame.recalled:
             batch.leave_out_recalled(())
             places = [i for i in places if i not in frame.recalled]
-        if not work.stopped:
+        if not work.is_stopped():
             if self._batched:
                 await self._run_batch(work, list(places), started)
             else:
                 await self._run_singles(work, list(places), started)
-        if work.stopped:
+        if work.is_stopped():
             self._end_stopped(work)
         if work.bisection is not None:
             work.calls = work.bisection.calls
@@ -204,7 +203,7 @@ class WaitingRunner:
     async def _call_for(self, work: WaitingWork, method: Method, *arguments: Any) -> Outcome:
         """As `_call`; notes what `work` was stopped by, if it was."""
         outcome = await self._call(method, *arguments)
-        if work.stopped and outcome[1] is not None and work.stopped_in is None:
+        if work.is_stopped() and outcome[1] is not None and work.stopped_in is None:
             work.stopped_in = outcome[1]
         return outcome
 
@@ -247,18 +246,18 @@ class WaitingRunner:
         Only a stage does that which cancels all tasks of the loop.
         """
         for i, how in zip(places, ended, strict=True):
-            if type(how) is asyncio.CancelledError and work.batch.statuses[i] == Status.OK and not work.stopped:
+            if type(how) is asyncio.CancelledError and work.batch.statuses[i] == Status.OK and not work.is_stopped():
                 work.batch.end(i, how)
 
     async def _run_single(self, work: WaitingWork, i: int, now: float) -> None:
         """Run item `i` of a stage without a batch policy."""
         self._note(work, [i])
         value = await self._value(work, i, now)
-        if value is NO_VALUE or work.stopped:
+        if value is NO_VALUE or work.is_stopped():
             return
         work.calls += 1
         result, error = await self._call_for(work, self._predict, value)
-        if work.stopped:
+        if work.is_stopped():
             return
         if error is not None:
             note_single_item(error, value)
@@ -273,7 +272,7 @@ class WaitingRunner:
         if value is NO_VALUE or self._preprocess is None:
             return value
         value, error = await self._call_for(work, self._preprocess, value)
-        if work.stopped:
+        if work.is_stopped():
             return NO_VALUE
         if error is not None or is_error(value):
             batch.end(i, value if error is None else error)
@@ -285,7 +284,7 @@ class WaitingRunner:
         if self._postprocess is not None and not is_error(result):
             given = (result, pre) if self._wants_pre else (result,)
             result, error = await self._call_for(work, self._postprocess, *given)
-            if work.stopped:
+            if work.is_stopped():
                 return
             if error is not None:
                 work.batch.end(i, error)
@@ -297,11 +296,11 @@ class WaitingRunner:
     async def _run_batch(self, work: WaitingWork, places: list[int], now: float) -> None:
         """Run the items at `places` of a stage with a batch policy."""
         places, values = await self._values(work, places, now)
-        if not places or work.stopped:
+        if not places or work.is_stopped():
             return
         work.bisection = bisection = Bisection(self._predict.function, enabled=self._options.bisect)
         results, whole = await self._predict_all(work, bisection, places, values)
-        if work.stopped:
+        if work.is_stopped():
             return
         if whole is None:
             await self._results(work, places, values, results)
@@ -309,9 +308,9 @@ class WaitingRunner:
         steps = bisection.split(places, values, whole, work.batch)
         del whole  # its traceback may refer to this frame
         part = next(steps, None)
-        while part is not None and not work.stopped:
+        while part is not None and not work.is_stopped():
             ran, error = await self._run_part(work, bisection, part)
-            part = None if work.stopped else bisection.following(steps, ran, error)
+            part = None if work.is_stopped() else bisection.following(steps, ran, error)
             del error
 
     async def _run_part(
@@ -319,10 +318,10 @@ class WaitingRunner:
     ) -> tuple[list[int], BaseException | None]:
         """Run the items of `part`, which are fewer than the batch; returns those that could be, and the error."""
         part, values = await self._values(work, part, self._now())
-        if not part or work.stopped:
+        if not part or work.is_stopped():
             return [], None
         results, error = await self._predict_all(work, bisection, part, values)
-        if error is None and not work.stopped:
+        if error is None and not work.is_stopped():
             await self._results(work, part, values, results)
         return part, error
 
@@ -369,7 +368,7 @@ class WaitingRunner:
         self._end_not_begun(work, places, ended)
 
     async def _noted_result(self, work: WaitingWork, i: int, pre: Any, result: Any) -> None:
-        if not work.stopped:
+        if not work.is_stopped():
             self._note(work, [i])
             await self._result(work, i, pre, result)
 
