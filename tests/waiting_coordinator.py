@@ -58,6 +58,15 @@ def launch_of(**fields):
     return msgspec.structs.replace(order, **fields)
 
 
+def batch_of(frame_id, *values, left=math.inf, names=b""):
+    """The buffers of a BATCH."""
+    payloads = [pickle.dumps(value) for value in values]
+    n = len(payloads)
+    codecs = [Codec.PICKLE] * n
+    lengths = list(map(len, payloads))
+    return encode_batch(frame_id, time.monotonic(), range(n), payloads, lengths, [left] * n, codecs, codecs, names)
+
+
 class Coordinator:
     """Starts a worker in a thread, and speaks with it."""
 
@@ -100,13 +109,8 @@ class Coordinator:
         assert frame.kind is Kind.READY, problem_of(frame)
         return self
 
-    def batch(self, frame_id, *values, left=math.inf, names=b"", payloads=None):
-        payloads = [pickle.dumps(value) for value in values] if payloads is None else payloads
-        n = len(payloads)
-        codecs = [Codec.PICKLE] * n
-        lefts = left if isinstance(left, list) else [left] * n
-        lengths = list(map(len, payloads))
-        self.write(encode_batch(frame_id, time.monotonic(), range(n), payloads, lengths, lefts, codecs, codecs, names))
+    def batch(self, frame_id, *values, **how):
+        self.write(batch_of(frame_id, *values, **how))
 
     def cancel(self, frame_id):
         self.write([encode_slab_note(Kind.CANCEL, b"", frame_id)])

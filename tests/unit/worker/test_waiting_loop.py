@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,13 +12,19 @@ import threading
 import pytest
 
 import penstock as ps
+from penstock.cli.findings import BatchRan, Finding
+from penstock.cli.measuring import _MeasuringEnd
 from penstock.config import StageOptions
 from penstock.errors import ProtocolError
-from penstock.transport.framing import Kind, Status
-from penstock.transport.messages import Problem, unpack
+from penstock.testing.channels import Recorder
+from penstock.transport.framing import Kind, Status, encode_control
+from penstock.transport.memory import MemoryChannel
+from penstock.transport.messages import Counts as Counted
+from penstock.transport.messages import Problem, pack, unpack
 from penstock.worker.current_call import current_requests
+from penstock.worker.loop import counting_over, work
 from penstock.worker.stage import Stage
-from waiting_coordinator import PATIENCE_SECONDS, Coordinator, problem_of
+from waiting_coordinator import PATIENCE_SECONDS, Coordinator, batch_of, ended, launch_of, problem_of
 
 
 @pytest.fixture
@@ -460,8 +467,6 @@ def test_a_worker_whose_coordinator_has_gone_ends(start, doors):
 
 @pytest.mark.parametrize("kind", [Kind.EXAMINE, Kind.READY])
 def test_a_frame_that_no_waiting_worker_gets_ends_it(start, kind):
-    from penstock.transport.framing import encode_control
-
     worker = start(At).started()
     worker.write(encode_control(kind, b""))
     assert worker.next() is None
@@ -599,3 +604,61 @@ def test_a_plain_worker_never_imports_asyncio():
     code = "import sys, penstock.worker.loop, penstock.transport.worker_socket; print('asyncio' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+# -- in a program ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_is_a_thread_does_the_same_over_memory_and_what_it_counts_is_sent():
+    class Counts(Stage):
+        async def setup(self):
+            self.both = asyncio.Barrier(2)
+
+        async def predict(self, x):
+            ps.count("seen", 2)
+            await self.both.wait()
+            return x
+
+    sink = Recorder()
+    channel = MemoryChannel(sink)
+    end = channel.worker_end
+
+    def run():
+        with counting_over(end, whole_process=False):
+            work(end, target=Counts)
+        end.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    channel.send(encode_control(Kind.LAUNCH, pack(launch_of())))
+    await sink.until_frames(2)
+    for frame_id in (1, 2):
+        channel.send(batch_of(frame_id, frame_id))
+    await sink.until(lambda: [frame.kind for frame in sink.frames].count(Kind.ANSWERS) == 2)
+    channel.close()
+    await sink.until(lambda: sink.ends)
+    await asyncio.to_thread(thread.join)
+    found = {frame.frame_id: ended(frame) for frame in sink.frames if frame.kind is Kind.ANSWERS}
+    assert found == {1: [1], 2: [2]}
+    counted = [unpack(frame.payloads[0], Counted) for frame in sink.frames if frame.kind is Kind.COUNTS]
+    assert sum(series.n for counts in counted for series in counts.series) == 4
+    assert sink.ends == [None]
+
+
+def test_a_stage_is_measured_with_one_batch_at_a_time():
+    class Measured(Stage):
+        running = 0
+
+        async def predict(self, xs):
+            self.running += 1
+            assert self.running == 1
+            await asyncio.sleep(0)
+            self.running -= 1
+            return xs
+
+    found = []
+    order = launch_of(batched=True, max_size=1)
+    end = _MeasuringEnd("stage", order, [pickle.dumps(1)], 4, found.append, results=-1)
+    work(end, target=Measured, on_loaded=end.loaded)
+    assert [report.size for report in found if isinstance(report, BatchRan)] == [1, 2, 4]
+    assert [report for report in found if isinstance(report, Finding)] == []
