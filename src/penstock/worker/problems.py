@@ -116,7 +116,7 @@ def _users_part(error: BaseException) -> TracebackType | None:
     mistake of ours, or comes from a function in C: it keeps them all.
     """
     whole = _trace_of(error)
-    return _first_of_users(whole) or (None if _is_ours(_module_of(type(error))) else whole)
+    return _first_of_users(whole) or (None if is_ours(_module_of(type(error))) else whole)
 
 
 def _has_telling_cause(error: BaseException) -> bool:
@@ -144,13 +144,14 @@ def _first_of_users(part: TracebackType | None) -> TracebackType | None:
     while part is not None:
         frame = part.tb_frame
         # By the name of the module: files of compiled modules are named as they were where they were compiled.
-        if not _is_ours(dict.get(frame.f_globals, "__name__")) and not IMPORT_MACHINERY.match(frame.f_code.co_filename):
+        if not is_ours(dict.get(frame.f_globals, "__name__")) and not IMPORT_MACHINERY.match(frame.f_code.co_filename):
             return part
         part = part.tb_next
     return None
 
 
-def _is_ours(module: object) -> bool:
+def is_ours(module: object) -> bool:
+    """Whether the module of that name is one of Penstock's."""
     return isinstance(module, str) and str.startswith(module, "penstock.")
 
 
@@ -216,7 +217,7 @@ def _place_of_result(error: BaseException) -> str:
 def _traceback(error: BaseException, trace: TracebackType | None) -> str:
     try:
         described = traceback.TracebackException(type(error), error, trace, compact=True)
-        if trace is None and _is_ours(_module_of(type(error))) and not _has_telling_cause(error):
+        if trace is None and is_ours(_module_of(type(error))) and not _has_telling_cause(error):
             described.__cause__ = described.__context__ = None  # its message has what they say
         todo = [described]
         while todo:

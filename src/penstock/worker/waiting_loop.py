@@ -28,6 +28,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, Status, encode_answers, encode_control, queue_frames
 from penstock.transport.messages import Launch, pack
+from penstock.worker.blocked_loop import LoopWatch
 from penstock.worker.counting import Counting, count_in_thread, counting_here
 from penstock.worker.current_call import CallOfContext, announce
 from penstock.worker.device_errors import ran_out_of_memory
@@ -108,13 +109,14 @@ class _WaitingWorker:
         self._unsent: list[Any] = []
         """Answers of this turn of the loop, which are written together."""
         self._memory = DeviceMemory()
+        self._watch = LoopWatch(made.stage, launch.stage)
 
     def run_loop(self) -> None:
         """Be the thread of the event loop."""
         try:
             count_in_thread(self._counting)
             announce(self._made.runner.current, self._launch.service, self._launch.stage, self._launch.index)
-            self._loop = asyncio.SelectorEventLoop()
+            self._loop = asyncio.SelectorEventLoop(self._watch.selector)
             try:
                 asyncio.set_event_loop(self._loop)
                 try:
@@ -127,6 +129,7 @@ class _WaitingWorker:
         except BaseException as error:  # noqa: BLE001  # whatever it is, the main thread raises it
             self.error = self.error or error
         finally:
+            self._watch.end()
             self.plain.stop()
 
     def _run_until_over(self, steps: Coroutine[Any, Any, None]) -> None:
@@ -165,6 +168,7 @@ class _WaitingWorker:
             return
         self._context = contextvars.copy_context()
         self._over = asyncio.Event()
+        self._watch.begin(self._running)
         self._end.listen(self._loop, self._receive)
         while not self._over.is_set():
             try:
@@ -267,6 +271,8 @@ class _WaitingWorker:
             raise ProtocolError(f"frame {frame.frame_id} has come twice")
         work = self._runner.work_of(frame)
         self._running[frame.frame_id] = work
+        if not self._watch.at_work.is_set():
+            self._watch.at_work.set()
         work.task = self._loop.create_task(self._run(work), context=self._context.copy())
         if self._timeout is not None:
             work.timer = self._loop.call_later(self._timeout, work.time_out)
