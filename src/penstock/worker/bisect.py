@@ -117,22 +117,22 @@ class Bisection:
         except StopIteration:
             return None
 
-    def split(self, places: list[int], values: list[Any], whole: BaseException, items: PartItems) -> Steps:
-        """The parts to run after the call for all of `places` has failed with `whole`, one after the other.
+    def split(self, places: list[int], values: list[Any], error: BaseException, items: PartItems) -> Steps:
+        """The parts to run after the call for all of `places` has failed with `error`, one after the other.
 
         Each is sent back with what became of it, as `following` does.  `items` are told of those that fail.
         """
-        if len(places) == 1 or type(whole) in STAGE_FAULTS or device_is_lost(whole):
-            items.fail(places, whole)
-        elif ran_out_of_memory(whole):
+        if len(places) == 1 or type(error) in STAGE_FAULTS or device_is_lost(error):
+            items.fail(places, error)
+        elif ran_out_of_memory(error):
             self.short_of_memory = len(places)
             values.clear()
-            let_go(whole)
+            let_go(error)
             yield from self._halve(places, items, None)
         elif self._enabled:
-            yield from self._halve(places, items, whole)
+            yield from self._halve(places, items, error)
         else:
-            items.fail(places, whole)
+            items.fail(places, error)
 
     def _halve(self, places: list[int], items: PartItems, why: BaseException | None) -> Steps:
         """The halves of what failed because of `why`, which is None where that was want of memory.
@@ -165,7 +165,7 @@ class Bisection:
             elif why is None:
                 why = failed
             todo.extend([(half, why) for half in halves])
-            del failed
+            failed = None  # the next part runs: the error would keep what its call held
         _fail_all(left, items)
 
     def call(self, values: list[Any]) -> list[Any]:
