@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -141,15 +141,15 @@ class WaitingRunner:
         batch = work.batch
         frame = batch.frame
         started = self._now()
-        places: Iterable[int] = range(len(frame.ids))
+        places = list(range(len(frame.ids)))
         if frame.recalled:
             batch.leave_out_recalled(())
             places = [i for i in places if i not in frame.recalled]
         if not work.is_stopped():
             if self._batched:
-                await self._run_batch(work, list(places), started)
+                await self._run_batch(work, places, started)
             else:
-                await self._run_singles(work, list(places), started)
+                await self._run_singles(work, places, started)
         if work.is_stopped():
             self._end_stopped(work)
         if work.bisection is not None:
@@ -186,8 +186,8 @@ class WaitingRunner:
         work.made.append(call)
         CALL_OF_CONTEXT.set(call)
 
-    async def _call(self, method: Method, *arguments: Any) -> Outcome:
-        """The outcome of a call of user code."""
+    async def _call(self, work: WaitingWork | None, method: Method, *arguments: Any) -> Outcome:
+        """The outcome of a call of user code; notes what `work` was stopped by, if it was."""
         try:
             if method.is_async:
                 return await method.function(*arguments), None
@@ -196,16 +196,11 @@ class WaitingRunner:
             else:
                 outcome = method.function(*arguments), None
         except USER_ERRORS as error:
+            if work is not None and work.is_stopped() and work.stopped_in is None:
+                work.stopped_in = error
             return None, error
         unawaited = None if outcome[1] is not None else not_awaited(outcome[0], method.name)
         return outcome if unawaited is None else (None, unawaited)
-
-    async def _call_for(self, work: WaitingWork, method: Method, *arguments: Any) -> Outcome:
-        """As `_call`; notes what `work` was stopped by, if it was."""
-        outcome = await self._call(method, *arguments)
-        if work.is_stopped() and outcome[1] is not None and work.stopped_in is None:
-            work.stopped_in = outcome[1]
-        return outcome
 
     async def _each(
         self,
@@ -237,6 +232,9 @@ class WaitingRunner:
 
     async def _run_singles(self, work: WaitingWork, places: list[int], now: float) -> None:
         """Run the items at `places` of a stage without a batch policy; mostly it is one."""
+        if len(places) == 1:
+            await self._run_single(work, places[0], now)
+            return
         ended = await self._each(work, [(i, now) for i in places], self._run_single, together=True)
         self._end_not_begun(work, places, ended)
 
@@ -256,7 +254,7 @@ class WaitingRunner:
         if value is NO_VALUE or work.is_stopped():
             return
         work.calls += 1
-        result, error = await self._call_for(work, self._predict, value)
+        result, error = await self._call(work, self._predict, value)
         if work.is_stopped():
             return
         if error is not None:
@@ -271,7 +269,7 @@ class WaitingRunner:
         value = self._runner.value_of(batch, i, now)
         if value is NO_VALUE or self._preprocess is None:
             return value
-        value, error = await self._call_for(work, self._preprocess, value)
+        value, error = await self._call(work, self._preprocess, value)
         if work.is_stopped():
             return NO_VALUE
         if error is not None or is_error(value):
@@ -283,7 +281,7 @@ class WaitingRunner:
         """Answer item `i` with what `postprocess` makes of the `result` of `predict`."""
         if self._postprocess is not None and not is_error(result):
             given = (result, pre) if self._wants_pre else (result,)
-            result, error = await self._call_for(work, self._postprocess, *given)
+            result, error = await self._call(work, self._postprocess, *given)
             if work.is_stopped():
                 return
             if error is not None:
@@ -349,7 +347,7 @@ class WaitingRunner:
         self._note(work, places)
         bisection.begin_call()
         # The stage gets a copy of the list, because it may change it, and the list is still needed here.
-        results, error = await self._call_for(work, self._predict, values.copy())
+        results, error = await self._call(work, self._predict, values.copy())
         if error is not None:
             return [], error
         try:
@@ -392,7 +390,7 @@ class WaitingRunner:
 
     async def _run_method(self, name: str, **arguments: Any) -> None:
         method = Method(partial(getattr(self._stage, name), **arguments), name, in_main_thread=True)
-        _, error = await self._call(method)
+        _, error = await self._call(None, method)
         try:
             if error is not None:
                 raise error
@@ -444,7 +442,7 @@ class WaitingRunner:
                 pres = await self._rehearse_each(self._preprocess, [(value,) for value in values])
             if self._batched:
                 call.places = list(range(len(pres)))
-                results, error = await self._call(self._predict, pres.copy())
+                results, error = await self._call(None, self._predict, pres.copy())
                 if error is not None:
                     raise error
                 results = Bisection(self._predict.function, enabled=False).returned(results, len(pres))
@@ -467,7 +465,7 @@ class WaitingRunner:
             call.places = [0]
             CALL_OF_CONTEXT.set(call)
             try:
-                return await self._call(method, *arguments)
+                return await self._call(None, method, *arguments)
             finally:
                 call.over()
 
