@@ -1068,3 +1068,18 @@ def test_what_there_was_no_memory_for_is_told_with_what_ran():
     assert tried.shortages == [(9, 5), (5, 3)]
     with pytest.raises(ValueError, match="a bad one"):
         runner(DoubleAll, batched=True).warm_up(["bad"], max_size=4)
+
+
+# -- what was not awaited ---------------------------------------------------------------------------------------------
+
+
+async def later():
+    return 1
+
+
+@each(("returned", "batched"), [(later, False), (later, True), (lambda: [later()], True)])
+def test_a_coroutine_in_place_of_a_result_is_told_as_what_it_is(returned, batched):
+    forgets = type("Forgets", (Stage,), {"predict": lambda self, x: returned()})
+    _, problem = problem_of(forgets, batched=batched)
+    words = "predict gave 'coroutine', which nobody awaits: write `async def`, and `await` what it calls"
+    assert (problem.message, problem.type_name) == (words, "penstock.worker.problems.NotAwaited")

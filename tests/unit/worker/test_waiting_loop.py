@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from random import Random
 
 import pytest
 
@@ -662,3 +663,60 @@ def test_a_stage_is_measured_with_one_batch_at_a_time():
     work(end, target=Measured, on_loaded=end.loaded)
     assert [report.size for report in found if isinstance(report, BatchRan)] == [1, 2, 4]
     assert [report for report in found if isinstance(report, Finding)] == []
+
+
+# -- histories -------------------------------------------------------------------------------------------------------
+
+
+class Turns(Stage):
+    """Waits for as many turns of the loop as it is told, and ends as it is told."""
+
+    async def preprocess(self, x):
+        await asyncio.sleep(0)
+        return x
+
+    async def predict(self, x):
+        turns, how = x
+        if how == "ask":
+            return len(asyncio.all_tasks())
+        for _ in range(turns):
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if how != "stubborn":
+                    raise
+        if how == "fails":
+            raise ValueError(how)
+        return current_requests()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_frame_of_a_random_history_is_answered_once_and_nothing_is_left(start, seed):
+    random = Random(seed)
+    worker = start(Turns, concurrency=random.choice([1, 3, 64])).started()
+    hows, cancelled, recalled, found = {}, set(), set(), {}
+    for frame_id in range(400):
+        hows[frame_id] = how = random.choice(["well", "well", "fails", "stubborn"])
+        worker.batch(frame_id, (random.randrange(20), how), names=b"r%d" % frame_id)
+        other = random.randrange(frame_id + 1)
+        if random.random() < 0.3:
+            cancelled.add(other)
+            worker.cancel(other)
+        elif random.random() < 0.1:
+            recalled.add(other)
+            worker.recall(other, 0)
+        while len(hows) - len(found) > random.randrange(1, 100):
+            found |= worker.answers()
+    found |= worker.answers(len(hows) - len(found))
+    assert sorted(found) == list(range(400))
+    for frame_id, (how,) in found.items():
+        wanted = [(f"r{frame_id}",)] if hows[frame_id] != "fails" else [(Status.FAILED, "fails")]
+        if frame_id in cancelled:
+            wanted += [(Status.EXPIRED, ""), (Status.RECALLED, "")]
+        if frame_id in recalled:
+            wanted.append((Status.RECALLED, ""))
+        assert how in wanted
+    worker.batch(1000, (0, "ask"))
+    assert worker.answers() == {1000: [2]}  # this task, and the worker's own
+    assert worker.close() == []
+    assert worker.raised is None
