@@ -34,7 +34,7 @@ from penstock.worker.device_errors import let_go, ran_out_of_memory
 from penstock.worker.plain_calls import Outcome, PlainCalls
 from penstock.worker.problems import USER_ERRORS, describe_error, not_awaited, note_single_item
 from penstock.worker.runner import NO_VALUE, BatchWork, Runner, checked, copy_of_example, is_error
-from penstock.worker.stage import wants_pre
+from penstock.worker.stage import behind, wants_pre
 
 
 class Method:
@@ -45,7 +45,7 @@ class Method:
     def __init__(self, function: Callable[..., Any], name: str, *, in_main_thread: bool) -> None:
         self.function = function
         self.name = name
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = inspect.iscoroutinefunction(behind(function))
         self.in_main_thread = in_main_thread
 
 

@@ -207,6 +207,20 @@ async def test_a_list_given_to_what_takes_one_item_is_noted(plain):
     assert b"this stage has no batch policy, so predict takes one item" in bytes(frame.payloads[0])
 
 
+class Client:
+    """An object in the place of a method, which is async though it is no function."""
+
+    async def __call__(self, x):
+        return x + 1
+
+
+async def test_an_object_whose_call_is_async_is_awaited(plain):
+    class Calls(Stage):
+        predict = Client()
+
+    assert await Running(Calls(), plain).run(1) == [2]
+
+
 async def test_postprocess_may_take_what_preprocess_made(plain):
     class Both(Stage):
         async def preprocess(self, x):
