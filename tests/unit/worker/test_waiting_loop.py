@@ -126,6 +126,8 @@ def test_items_behind_may_be_taken_back(start, doors):
     worker.batch(3, "c")
     worker.recall(2, 0)
     worker.recall(1, 0)  # too late
+    worker.check(9)
+    assert worker.next().kind is Kind.CHECKED  # by then all was read
     doors.open("a")
     doors.open("c")
     assert worker.answers(3) == {1: ["a!"], 2: [(Status.RECALLED, "")], 3: ["c!"]}
