@@ -273,9 +273,18 @@ class _WaitingWorker:
         self._running[frame.frame_id] = work
         if not self._watch.at_work.is_set():
             self._watch.at_work.set()
-        work.task = self._loop.create_task(self._run(work), context=self._context.copy())
+        self._start(work)
         if self._timeout is not None:
             work.timer = self._loop.call_later(self._timeout, work.time_out)
+
+    def _start(self, work: WaitingWork) -> None:
+        work.task = task = self._loop.create_task(self._run(work), context=self._context.copy())
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not (work.begun or self._over.is_set()):  # the stage has cancelled all tasks of the loop
+                self._start(work)
+
+        task.add_done_callback(ended)
 
     async def _run(self, work: WaitingWork) -> None:
         """Run a frame and answer it: its task."""

@@ -213,6 +213,20 @@ def test_a_cancel_right_behind_its_batch_finds_it(start, doors, told):
         assert worker.answers() == {1: [(Status.EXPIRED, "")]}
 
 
+def test_a_frame_whose_task_the_stage_cancels_before_it_has_begun_is_run_all_the_same(start):
+    class CancelsAll(Stage):
+        async def predict(self, x):
+            if x == "all":
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+            return x
+
+    worker = start(CancelsAll).started()
+    worker.write([b"".join(batch_of(frame_id, x)) for frame_id, x in enumerate(["all", "a", "b"])])
+    assert worker.answers(3) == {0: ["all"], 1: ["a"], 2: ["b"]}
+    assert worker.close() == []
+
+
 def test_a_stage_that_raises_cancelled_error_fails_its_item_and_not_the_worker(start):
     class Odd(Stage):
         async def predict(self, x):
