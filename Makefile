@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 FRAMEWORKS := .venv-frameworks
 NODE := .venv-node
 CONSUMERS := .venv-consumers
+LITSERVE := bench/build/litserve
 NODE_FRONT := examples/node_front
 TYPESCRIPT := clients/typescript
 # What `make node` has installed is found by every target.
@@ -28,7 +29,7 @@ PROGRAMS := $(wildcard tests/integration/test_engine_*.py) tests/integration/lis
 	$(patsubst %,tests/integration/program/test_%.py,http formats streams) \
 	$(patsubst %,tests/faults/test_%.py,worker_death sick_models http_bad_input)
 
-.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks consumers check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-embeddings bench-clients bench-hold gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
+.PHONY: always help demo demo-burst demo-external demo-rolling test test-compiled test-export bytecode frameworks consumers check check-frameworks night night-sources night-compiled again coverage lint types fix soak faults compiled quick bench bench-quick bench-against bench-beside bench-jobs bench-callers bench-export bench-embeddings bench-clients bench-hold bench-waiting gpu gpu-wheels hops docs pictures browsers node proxies services systemd mutants clean demo-node-front
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -231,6 +232,16 @@ bench-clients: compiled  ## measure both clients against faults, and twenty of t
 
 bench-hold: compiled  ## simulate when to wait for company, in 900 cases, against fixed policies: three minutes
 	PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python bench/hold.py --seed $(SEED) --cases $(COUNT)
+
+# LitServe brings a web framework, so it has an environment of its own.  Without the network it is left out.
+bench-waiting: compiled  ## measure stages that wait, beside plain ones and LitServe, ONLY=nap,leave or all: four minutes
+	-@$(MAKE) --no-print-directory $(LITSERVE)/.installed
+	$(BIN)/python bench/waits.py --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+$(LITSERVE)/.installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(LITSERVE)
+	$(LITSERVE)/bin/pip install --quiet "$$(sed -n 's/.*"\(litserve==[^"]*\)".*/\1/p' pyproject.toml)"
+	touch $@
 
 gpu: $(STAMP) compiled  ## try it on a GPU, or on the CPU where there is none: nine parts and a report in build/gpu, PARTS=speed,oom or all
 	$(BIN)/python bench/gpu/run.py --installed $(if $(PARTS),--only $(PARTS))

@@ -12,7 +12,8 @@ BENCH = Path(__file__).parent
 
 
 @pytest.mark.parametrize(
-    "name", ["run", "against", "beside", "jobs", "clients", "hold_callers", "export", "embeddings", "gpu/wheels"]
+    "name",
+    ["run", "against", "beside", "jobs", "clients", "hold_callers", "export", "embeddings", "waits", "gpu/wheels"],
 )
 def test_a_program_starts_and_says_how_it_is_called(name: str) -> None:
     done = subprocess.run([sys.executable, BENCH / f"{name}.py", "--help"], capture_output=True, text=True, check=False)
