@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import penstock as ps
 from penstock.core.state import State
 
 MODEL = """
+import asyncio
+from pathlib import Path
 import numpy as np
 import penstock as ps
 
@@ -31,6 +34,24 @@ class Turn(ps.Stage):
 class Double(ps.Stage):
     def predict(self, x: np.ndarray) -> np.ndarray:
         return x * 2
+
+class Waits(ps.Stage):
+    async def setup(self):
+        self.turn = asyncio.Lock()
+
+    async def preprocess(self, x: int) -> int:
+        async with self.turn:
+            await asyncio.sleep(0)
+            if x == 13:
+                raise ps.InvalidItem("unlucky")
+            return x
+
+    def predict(self, x: int) -> int:
+        return x * x
+
+    async def teardown(self):
+        async with self.turn:
+            Path("torn down").touch()
 """
 
 
@@ -125,6 +146,21 @@ async def test_a_worker_outlives_the_service_and_serves_the_next_one(outside):
             await outside.ready(service)
             assert await service.predict(3) == 9
     assert worker.poll() is None
+
+
+async def test_a_waiting_stage_is_served_from_outside_until_it_is_told_to_end(outside):
+    worker = outside.start("waits", "Waits")
+    for _ in range(2):
+        service = ps.Service(ps.external("waits", item=int, result=int), external_workers=outside.socket)
+        async with service:
+            await outside.ready(service)
+            assert await service.predict_many(range(10)) == [x * x for x in range(10)]
+            with pytest.raises(ps.InvalidItem, match="unlucky"):
+                await service.predict(13)
+            assert await service.predict(14) == 196
+    worker.terminate()
+    assert await asyncio.to_thread(worker.wait, 20) == 0
+    assert (outside.folder / "torn down").exists()
 
 
 def test_a_blocking_service_has_workers_from_outside(outside):

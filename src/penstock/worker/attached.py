@@ -6,7 +6,6 @@ and take other batches, so each connection has a `Runner` of its own, and the ex
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
 import platform
@@ -15,7 +14,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import EncodeFailed, ItemEncoder
@@ -42,13 +41,16 @@ from penstock.transport.messages import counts_payloads
 from penstock.worker.attached_end import AttachedEnd, CutOff
 from penstock.worker.attachment import Attachment
 from penstock.worker.counting import Counted, Counting
-from penstock.worker.current_call import CurrentCall, announce
+from penstock.worker.current_call import CallOfContext, CurrentCall, announce
 from penstock.worker.declared import declaration_of, declared_signature
 from penstock.worker.leaving import AttachedPhase, Leaving
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.runner import WATCHED_RESULTS, Runner
 from penstock.worker.stage import WorkerInfo, has_health, make_stage, waiting_methods
-from penstock.worker.stage_life import check_health, freeze_model, tear_down, warm_up_stage
+from penstock.worker.stage_life import check_health, freeze_model, tear_down, tell_failed_teardown, warm_up_stage
+
+if TYPE_CHECKING:  # a plain stage needs no asyncio
+    from penstock.worker.attached_loop import AttachedLoop, RunnerInLoop
 
 log = guarded_logger("penstock.worker")
 
@@ -71,9 +73,6 @@ class AttachedWorker:
 
     `on_launch` is told the service, the stage and the index before anything of the stage runs; `on_loaded` is called
     after `setup`.  `end_process` ends this process at once with a status; another thread calls it.
-
-    Raises:
-        ConfigError: a method of `target` is `async`.
     """
 
     def __init__(
@@ -86,8 +85,8 @@ class AttachedWorker:
         on_loaded: Callable[[], None],
         end_process: Callable[[int], None],
     ) -> None:
-        _check_plain(target)
         self._target = target
+        self._waits = bool(waiting_methods(target))
         self._attachment = attachment
         self._leaving = leaving
         self._on_launch = on_launch
@@ -96,9 +95,13 @@ class AttachedWorker:
         self._codecs = tuple(name for name, codec in CODEC_NAMES.items() if codec is not Codec.NPY or _has_numpy())
         self._known = frozenset(map(int, codecs_of(self._codecs)))
         self._health = has_health(target)
-        self._current = CurrentCall()
+        self._current = CallOfContext() if self._waits else CurrentCall()
         self._stage: Any = None
         """The stage, once it is set up."""
+        self._loop: AttachedLoop | None = None
+        """The event loop of a waiting stage, from its first setup on."""
+        self._in_loop: RunnerInLoop | None = None
+        """The calls of a waiting stage, for the last server; None for a plain one."""
         self._name = ""
         self._warmed: object = None
         """For what batches the examples have run."""
@@ -121,7 +124,11 @@ class AttachedWorker:
             PenstockError: the path leads to no socket that can be connected to, or with `once` nobody listens.
         """
         with self._counting:
-            return self._run()
+            try:
+                return self._run()
+            finally:
+                if self._loop is not None:
+                    self._loop.close()
 
     def _run(self) -> int:
         while self._leaving.enter(AttachedPhase.WAITING):
@@ -218,14 +225,14 @@ class AttachedWorker:
         log.info("attached to %s as worker %d of stage %r of service %r", *where)
         while (frame := end.receive()) is not None:
             if frame.kind is Kind.CHECK and self._health:
-                problem = check_health(self._stage)
+                problem = check_health(self._stage) if self._in_loop is None else self._in_loop.check_health()
                 payload = b"" if problem is None else write_failure(problem)
                 end.send(encode_control(Kind.CHECKED, payload, frame.frame_id))
             else:
                 end.send(self._answers(runner, _expected(frame, Kind.BATCH), launch.max_body))
         self._counting.flush()  # the server reads on until this worker closes
 
-    def _prepare(self, end: AttachedEnd, launch: ExternalLaunch) -> Runner:
+    def _prepare(self, end: AttachedEnd, launch: ExternalLaunch) -> Runner | RunnerInLoop:
         self._on_launch(launch.service, launch.stage, launch.index)
         announce(self._current, launch.service, launch.stage, launch.index)
         try:
@@ -242,7 +249,7 @@ class AttachedWorker:
             log.error("stage %r: the setup failed\n%s", launch.stage, problem.traceback.rstrip())  # noqa: TRY400
             raise _SetupFailed from None
 
-    def _made_ready(self, launch: ExternalLaunch) -> Runner:
+    def _made_ready(self, launch: ExternalLaunch) -> Runner | RunnerInLoop:
         """What runs the batches of `launch`; raises what the stage raises, or ConfigError if it cannot be called so."""
         setup = dict(self._attachment.setup)
         declared = declaration_of(self._target, setup)
@@ -258,7 +265,8 @@ class AttachedWorker:
         stage.worker = WorkerInfo(launch.stage, launch.index, launch.count, (), self._current.remaining)
         if declared.examples is not None:
             stage.examples = declared.examples
-        runner = Runner(
+        runner: Runner | RunnerInLoop
+        runner = plain = Runner(
             stage,
             name=launch.stage,
             batched=launch.batched,
@@ -269,12 +277,17 @@ class AttachedWorker:
             validates=True,
             current=self._current,
             write=write_failure,
-            examines=True,
+            examines=not self._waits,
             watch=None if launch.validate_results else ResultWatch(types.result, WATCHED_RESULTS),
         )
+        if self._waits:
+            runner = self._in_loop = self._put_in_loop(stage, plain, launch)
         if self._stage is None:
             begun = time.monotonic()
-            stage.setup(**setup)
+            if self._in_loop is None:
+                stage.setup(**setup)
+            else:
+                self._in_loop.set_up(setup)
             self._start_seconds = time.monotonic() - begun
             self._stage, self._name = stage, launch.stage
             self._on_loaded()
@@ -294,7 +307,20 @@ class AttachedWorker:
             freeze_model()
         return runner
 
-    def _answers(self, runner: Runner, frame: Frame, max_body: int) -> list[Any]:
+    def _put_in_loop(self, stage: Any, runner: Runner, launch: ExternalLaunch) -> RunnerInLoop:
+        """Have the batches of `launch` run in the event loop, which begins with the first server."""
+        from penstock.worker.attached_loop import AttachedLoop, RunnerInLoop
+
+        if self._loop is None:
+            self._loop = AttachedLoop(self._end_if_forked)
+
+        async def announce_there() -> None:
+            announce(self._current, launch.service, launch.stage, launch.index)
+
+        self._loop.run(announce_there())
+        return RunnerInLoop(self._loop, stage, runner, name=launch.stage, batched=launch.batched)
+
+    def _answers(self, runner: Runner | RunnerInLoop, frame: Frame, max_body: int) -> list[Any]:
         """The ANSWERS to a BATCH, of at most `max_body` bytes.
 
         Raises:
@@ -328,8 +354,15 @@ class AttachedWorker:
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _tear_down(self) -> None:
-        if self._stage is not None:
+        if self._stage is None:
+            return
+        if self._in_loop is None:
             tear_down(self._stage, self._name)
+            return
+        try:
+            self._in_loop.tear_down()
+        except USER_ERRORS as error:
+            tell_failed_teardown(self._name, error)
 
     def _cut_off_while_busy(self, why: str) -> None:
         self._tell_cut(why)
@@ -353,18 +386,6 @@ class AttachedWorker:
 
     def _tell_cut(self, why: str) -> None:
         log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
-
-
-def _check_plain(target: Any) -> None:
-    """ConfigError where a method of `target` is `async`: this worker has no event loop."""
-    waits = waiting_methods(target)
-    if waits:
-        own = str(getattr(target, "__qualname__", target))
-        what, name = (f"{own}.{waits[0]}", waits[0]) if inspect.isclass(target) else (own, own)
-        raise ConfigError(
-            f"{what} is `async`, and a worker that attaches calls it without an event loop: write `def {name}`, with "
-            "`asyncio.run(...)` in it for what has to be awaited, or let the service start the stage, by penstock.stage"
-        )
 
 
 def _bounded(buffers: list[Any], max_body: int) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.codec.example import inputs_of
 from penstock.codec.formats import Codec
@@ -16,14 +16,22 @@ from penstock.codec.type_check import misfit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.messages import Problem
 from penstock.worker.problems import SINGLE_ITEM, USER_ERRORS, describe_error
-from penstock.worker.runner import Runner
 
 log = guarded_logger("penstock.worker")
 
 
+class WarmsUp(Protocol):
+    """Runs examples: a `Runner`, or its substitute where a stage waits."""
+
+    def warm_up(
+        self, examples: list[Any], max_size: int, formats: Sequence[Codec] = (), *, tells: bool = True
+    ) -> list[str]:
+        """As `Runner.warm_up`."""
+
+
 def warm_up_stage(
     stage: Any,
-    runner: Runner,
+    runner: WarmsUp,
     name: str,
     *,
     item: Any,

@@ -239,6 +239,217 @@ def test_a_function_can_be_a_stage_that_gets_batches(tmp_path, door, worker):
     assert peer.answers(1) == [(Status.OK, 4.0), (Status.OK, 9.0)]
 
 
+# -- a stage that waits ------------------------------------------------------------------------------------------------
+
+
+WAITS = f"""
+import asyncio, contextlib, os, sys, threading
+sys.path.append({str(Path(__file__).parents[1])!r})
+from notes_and_gates import note, wait_for
+from pathlib import Path
+import penstock as ps
+
+class Square(ps.Stage):
+    examples = [2.0]
+
+    async def setup(self, factor: float = 1.0):
+        self.factor = factor
+        self.opened = contextlib.AsyncExitStack()
+        await self.opened.enter_async_context(asyncio.timeout(None))  # only the task that entered it can leave it
+        self.asked = asyncio.Queue()
+        self.beating = asyncio.create_task(self.beat())
+        note("setup", self.worker.index)
+
+    async def beat(self):
+        while True:
+            x, answer = await self.asked.get()
+            if not answer.done():
+                answer.set_result(self.factor * x * x)
+            if x == 5.0:
+                await asyncio.sleep(0)
+                Path("between").touch()  # after the answer, and before the next batch
+
+    async def predict(self, x: float) -> float:
+        here = [asyncio.get_running_loop() is self.beating.get_loop(), threading.current_thread().name]
+        note("predict", [x, list(ps.current_requests()), len(self.worker.remaining()), *here])
+        if x == 13.0:
+            raise ValueError("thirteen")
+        if x == 14.0:
+            raise ps.InvalidItem("fourteen", path="$")
+        if x == 15.0:
+            while not Path("open").exists():
+                await asyncio.sleep(0.01)
+        if x == 16.0:
+            raise asyncio.CancelledError
+        if x == 17.0:
+            for task in asyncio.all_tasks() - {{self.beating}}:
+                task.cancel()
+        if x == 18.0:
+            child = os.fork() or sys.exit(5)
+            _, status = await asyncio.to_thread(os.waitpid, child, 0)
+            Path("status").write_text(str(os.waitstatus_to_exitcode(status)))
+        answer = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((x, answer))
+        return await answer
+
+    async def health(self):
+        await asyncio.sleep(0)
+        raise OSError("no service")
+
+    async def teardown(self):
+        await self.opened.aclose()
+        note("teardown", [self.worker.index, self.beating.done()])
+"""
+
+
+@pytest.mark.smoke
+def test_a_waiting_stage_answers_in_one_event_loop_and_fails_an_item_alone(worker, door, tmp_path):
+    program = worker(WAITS, "--setup", '{"factor": 3}')
+    peer = door.accept()
+    assert peer.launch(index=2)["health"] is True
+    for n, x in enumerate([2, 13, 14, 16, 17, 3]):
+        peer.batch(n, b"%d" % x, request_ids=b"r%d" % n)
+    assert peer.answers(0) == [(Status.OK, 12.0)]
+    failures = [peer.answers(n) for n in range(1, 5)]
+    assert [[status for status, _ in answers] for answers in failures] == [
+        [Status.FAILED], [Status.INVALID], [Status.FAILED], [Status.FAILED],
+    ]  # fmt: skip
+    assert [answers[0][1].get("type") for answers in failures] == [
+        "builtins.ValueError", None, "asyncio.exceptions.CancelledError", "asyncio.exceptions.CancelledError",
+    ]  # fmt: skip
+    assert peer.answers(5) == [(Status.OK, 27.0)]
+    peer.control(Kind.CHECK, frame_id=77)
+    frame = peer.expect(Kind.CHECKED)
+    assert (frame.frame_id, json.loads(bytes(frame.payloads[0]))["message"]) == (77, "no service")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    ended(program, 0)
+    assert notes(tmp_path / "setup") == [2]
+    assert notes(tmp_path / "teardown") == [[2, False]]
+    there = [1, True, "penstock-loop"]
+    asked = [[x, [f"r{n}"], *there] for n, x in enumerate([2.0, 13.0, 14.0, 16.0, 17.0, 3.0])]
+    assert notes(tmp_path / "predict") == [[2.0, [], *there], *asked]
+
+
+def test_what_a_waiting_stage_has_started_goes_on_between_batches_and_servers(worker, door, tmp_path):
+    program = worker(WAITS)
+    peer = door.accept()
+    peer.launch(index=1)
+    peer.batch(1, b"5")
+    assert peer.answers(1) == [(Status.OK, 25.0)]
+    until_now(lambda: (tmp_path / "between").exists(), "the task of the stage")
+    peer.half_close()
+    peer.ended()
+    peer = door.accept()
+    peer.launch(index=0)
+    peer.batch(1, b"4")
+    assert peer.answers(1) == [(Status.OK, 16.0)]
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    ended(program, 0)
+    assert (notes(tmp_path / "setup"), notes(tmp_path / "teardown")) == ([1], [[0, False]])
+
+
+def test_a_waiting_stage_told_to_end_while_busy_answers_what_it_holds(worker, door, tmp_path):
+    program = worker(WAITS)
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"15")
+    peer.batch(2, b"3")
+    until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
+    program.signal(signal.SIGTERM)
+    peer.expect(Kind.DETACH)
+    peer.half_close()
+    (tmp_path / "open").touch()
+    assert peer.answers(1) == [(Status.OK, 225.0)]
+    assert peer.answers(2) == [(Status.OK, 9.0)]
+    ended(program, 0)
+    assert notes(tmp_path / "teardown") == [[0, False]]
+
+
+def test_a_waiting_stage_sent_away_while_its_predict_waits_ends_all_the_same(worker, door):
+    program = worker(WAITS)
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"15")
+    peer.control(Kind.FAILED, {"message": "a batch ran for 2 s"})
+    peer.close()
+    assert "the server at s sends this worker away: a batch ran for 2 s" in ended(program, 1)
+
+
+def test_a_fork_that_comes_back_from_a_waiting_stage_ends(worker, door, tmp_path):
+    worker(WAITS)
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"18")
+    peer.batch(2, b"3")
+    assert peer.answers(1) == [(Status.OK, 324.0)]
+    assert peer.answers(2) == [(Status.OK, 9.0)]
+    assert (tmp_path / "status").read_text() == "1"
+
+
+HOOKS = """
+import asyncio, threading
+import penstock as ps
+
+class Square(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = [2.0]
+
+    def setup(self):
+        self.thread = threading.get_ident()
+        self.together = asyncio.Barrier(3)
+
+    async def preprocess(self, x: float) -> float:
+        if x > 10.0:
+            await self.together.wait()
+        return x
+
+    def predict(self, xs: list[float]) -> list[float]:
+        if threading.get_ident() != self.thread or threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("another thread")
+        if 13.0 in xs:
+            raise ValueError("thirteen")
+        return [x * x for x in xs]
+
+    def health(self):
+        if threading.get_ident() != self.thread:
+            raise RuntimeError("another thread")
+"""
+
+
+def test_async_hooks_of_a_batch_run_together_around_a_predict_in_the_main_thread(worker, door):
+    worker(HOOKS)
+    peer = door.accept()
+    peer.launch(batched=True, max_size=4)
+    peer.batch(1, b"11", b"12", b"14", b'"x"')  # alone, one of the three would wait for ever
+    assert peer.answers(1) == [
+        (Status.OK, 121.0), (Status.OK, 144.0), (Status.OK, 196.0),
+        (Status.INVALID, {"message": "expected `float`, got `str`"}),
+    ]  # fmt: skip
+    peer.control(Kind.CHECK, frame_id=77)
+    assert bytes(peer.expect(Kind.CHECKED).payloads[0]) == b""
+
+
+def test_a_waiting_function_that_fails_on_its_setup_or_examples_is_told_and_ends(worker, door):
+    program = worker(WAITS.replace("examples = [2.0]", "examples = [13.0]"))
+    peer = door.accept()
+    peer.expect(Kind.HELLO)
+    peer.control(Kind.LAUNCH, LAUNCH)
+    assert peer.message(Kind.FAILED)["message"] == "thirteen"
+    assert "stage 'square': the setup failed" in ended(program, 1)
+
+
+def test_an_async_function_is_a_stage(worker, door):
+    worker("async def Square(x: float) -> float:\n    return x * x\n")
+    peer = door.accept()
+    peer.launch()
+    peer.batch(1, b"3")
+    assert peer.answers(1) == [(Status.OK, 9.0)]
+
+
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
