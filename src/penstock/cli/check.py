@@ -161,7 +161,7 @@ def _measure(
             variables = [os.fsdecode(each).partition("=") for each in stage.variables]
             environment = worker_environment(stage.threads, {key: value for key, _, value in variables})
             process = CheckProcess(name, patience, artifact, order, environment)
-            found = StageFigures(stage.stage, stage.max_size, stage.batched)
+            found = StageFigures(stage.stage, stage.max_size, stage.batched, stage.concurrency)
             figures.append(found)
             findings += _measure_one(process, patience, found, show)
     return findings

@@ -43,6 +43,8 @@ class StageToMeasure(msgspec.Struct, frozen=True, tag="stage"):
     max_size: int = 1
     batched: bool = False
     """Whether it has a batch policy."""
+    concurrency: int = 0
+    """How many batches one of its workers has in progress, where it is a waiting stage; else 0."""
     fed: bool = False
     """Whether it has no examples, and gets the results of the stage before."""
     feeds: bool = False

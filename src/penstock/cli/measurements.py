@@ -101,6 +101,8 @@ class StageFigures:
     stage: str
     max_size: int
     batched: bool
+    concurrency: int = 0
+    """How many batches one of its workers has in progress, where it is a waiting stage; else 0."""
     setup: Memory | None = None
     ran: list[BatchRan] = dataclasses.field(default_factory=list)
     """In the order of their sizes."""
@@ -127,15 +129,18 @@ class StageFigures:
         if self.ran:
             what = "memory of one more item" if self.batched else "memory of one item"
             rows.append((what, str(memory_of_an_item(self.ran))))
-        rows += [(f"{batch.size} at once", _pace(batch)) for batch in self.ran]
+        rows += [(f"{batch.size} at once", _pace(batch, self.concurrency)) for batch in self.ran]
         if self.batched and (self.ran or self.short is not None):
             rows.append(("largest batch", self._largest()))
         return rows
 
     def line(self) -> str:
-        """A line to copy from; "" for a stage without a batch policy, and for one that was not timed."""
+        """A line to copy from; "" for a stage without a batch policy, and for one that was not timed.
+
+        A waiting stage has none: its other batches go on while one waits, so the time of one is no rate.
+        """
         seconds = {batch.size: batch.seconds for batch in self.ran if batch.seconds is not None}
-        if not self.batched or not seconds:
+        if not self.batched or not seconds or self.concurrency:
             return ""
         return f"stage {self.stage}: batch=ps.Batch(max_size={recommended_size(seconds)})"
 
@@ -149,10 +154,12 @@ class StageFigures:
         return f"{largest} ran {why} (max_size is {self.max_size})"
 
 
-def _pace(batch: BatchRan) -> str:
+def _pace(batch: BatchRan, concurrency: int) -> str:
     if batch.seconds is None:
         return f"it ran, and the {STAGE_SECONDS:g} s of the stage were over"
     few = "" if batch.runs >= LEAST_RUNS else f", by {'1 run' if batch.runs == 1 else f'{batch.runs} runs'}"
+    if concurrency:
+        return f"{batch.seconds * 1000:.3f} ms, alone; a worker has {concurrency} in progress{few}"
     return f"{batch.seconds * 1000:.3f} ms, {batch.size / max(batch.seconds, 1e-9):.1f} items/s{few}"
 
 

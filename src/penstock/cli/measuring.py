@@ -1,7 +1,8 @@
 """Measure one stage of a service in this process, which has no other stage in it: its memory, and its times by size.
 
 The stage goes through the loop of a worker, whose other end is here.  A batch is decoded, run and encoded as in
-service, and one that finds no memory is halved.  Items and results are pickles, as between two stages.
+service, and one that finds no memory is halved.  A waiting stage has one batch at a time in progress.  Items and
+results are pickles, as between two stages.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
         ConfigError: a stage is pinned to cores that this process may not use, or there is no such GPU.
     """
     here, allowed = gpus_here(os.environ), allowed_cores()
-    measured = [spec.external is None and not spec.concurrency for spec in service.stages]
+    measured = [spec.external is None for spec in service.stages]
     fed = [here_too and not spec.examples for here_too, spec in zip(measured, service.stages, strict=True)]
     given = False
     """Whether the stage before gives items to one that has no examples."""
@@ -84,8 +85,6 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
         given = measured[index] and (bool(spec.examples) or given)
         if spec.external is not None:
             yield StageToMeasure(spec.name, "its workers attach from outside")
-        elif spec.concurrency:
-            yield StageToMeasure(spec.name, "it is `async`: its times tell of what it waits for")
         elif not given:
             yield StageToMeasure(spec.name, "it has no examples, and no stage before it gives it items")
         else:
@@ -96,6 +95,7 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
                 spec.name,
                 max_size=spec.policy.max_size,
                 batched=spec.batch is not None,
+                concurrency=spec.concurrency,
                 fed=fed[index],
                 feeds=any(fed[index + 1 : index + 2]),
                 variables=[os.fsencode(f"{key}={value}") for key, value in extra.items()],
@@ -161,7 +161,7 @@ class _MeasuringEnd:
         self._over = False
         """Whether the stage or a batch failed, or found no memory."""
         self._loop: AbstractEventLoop | None = None
-        """Where a waiting stage listens, and `_listener` what hears it."""
+        """That of a waiting stage, where `_listener` hears of each frame."""
         self._listener: Receive | None = None
 
     def loaded(self) -> None:
@@ -185,8 +185,14 @@ class _MeasuringEnd:
         loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        if self._listener is not None:
-            self._listener(self.receive())
+        if self._listener is None:
+            return
+        frame: Frame | Exception | None
+        try:
+            frame = self.receive()
+        except Exception as error:  # noqa: BLE001  # the loop would log it, and the stage wait for ever
+            frame = error
+        self._listener(frame)
 
     def send(self, buffers: list[Any]) -> None:
         """Take what the worker answers: the time of its batch ends, and its peak of memory is read."""

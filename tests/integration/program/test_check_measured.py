@@ -14,6 +14,7 @@ LIMIT = 120.0
 """Seconds for a check of all the stages."""
 
 STAGES = """
+import asyncio
 import os
 import resource
 import sys
@@ -96,9 +97,45 @@ class Own(ps.Stage):
         return xs
 
 
+class Waits(ps.Stage):
+    batch = ps.Batch(max_size=4)
+    examples = [1]
+
+    async def setup(self) -> None:
+        self.turn = asyncio.Lock()
+
+    async def preprocess(self, x: int) -> int:
+        async with self.turn:
+            await asyncio.sleep(0.01)
+            return 2 * x
+
+    def predict(self, xs: list[int]) -> list[int]:
+        if len(xs) == 4:
+            raise MemoryError
+        return xs
+
+
+class Behind(ps.Stage):
+    def predict(self, x: int) -> int:
+        if x != 2:
+            raise LookupError(x)
+        return x
+
+
+class Fails(ps.Stage):
+    batch = ps.Batch(max_size=3)
+    examples = [1]
+
+    async def predict(self, xs: list[int]) -> list[int]:
+        if len(xs) == 2:
+            raise LookupError("two are too many")
+        return xs
+
+
 square = ps.external("square", item=int, result=int, examples=[3])
 behind, unfed = ps.stage(Plain, name="Behind"), ps.stage(Plain, name="Unfed")
 service = ps.Service(Words, Large, Killed, Broken, Plain, square, behind, Closes, Unkept, unfed, Own, name="mixed")
+waiting = ps.Service(Waits, ps.stage(Behind, name="Fed"), Fails, name="waiting")
 """
 
 
@@ -203,6 +240,23 @@ def test_a_stage_whose_results_cannot_be_written_down_is_measured_with_a_warning
 def test_what_a_stage_prints_for_each_batch_is_not_written_for_each_run(measured):
     """The check before the measuring ran each of two examples twelve times at most."""
     assert 0 < measured.output.count("words were asked for") <= 24
+
+
+def test_a_waiting_stage_is_measured_with_one_batch_at_a_time(tmp_path):
+    (tmp_path / "model.py").write_text(STAGES)
+    measured = measure(tmp_path, "waiting")
+    rows = measured.rows("Waits")
+    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once"]
+    times = [
+        float(re.fullmatch(r"([0-9.]+) ms, alone; a worker has 2 in progress", rows[f"{n} at once"])[1]) for n in (1, 2)
+    ]
+    assert times[0] >= 10
+    assert times[1] >= 20
+    assert rows["largest batch"] == "2 ran, and there was no memory for 4 at once (max_size is 4)"
+    assert "stage Waits: batch=" not in measured.output
+    assert "1 at once" in measured.rows("Fed")
+    assert "wrong │ measuring stage Fails: 2 at once │ stage 'Fails' raised builtins.LookupError" in measured.line
+    assert (measured.status, measured.line.count("wrong │")) == (1, 1)
 
 
 def test_where_the_declarations_are_wrong_nothing_is_measured(module):

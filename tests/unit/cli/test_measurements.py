@@ -91,8 +91,8 @@ def test_sizes_of_before_the_stage_computed_on_a_device_are_not_compared():
     assert memory_of_an_item([ran(1, 900 * MIB), begun, later]).nbytes == MIB
 
 
-def figures(*reports, max_size=8, batched=True, finished=True):
-    found = StageFigures("a", max_size, batched, finished=finished)
+def figures(*reports, max_size=8, batched=True, concurrency=0, finished=True):
+    found = StageFigures("a", max_size, batched, concurrency, finished=finished)
     for report in reports:
         found.take(report)
     return found
@@ -108,6 +108,15 @@ def test_the_rows_tell_the_memory_each_size_and_the_largest_that_ran():
         ("largest batch", "8 ran, which is max_size"),
     ]
     assert found.line() == "stage a: batch=ps.Batch(max_size=8)"
+
+
+def test_a_waiting_stage_has_the_times_of_batches_alone_and_no_rate_and_no_line():
+    found = figures(ran(1, 20 * MIB, seconds=0.5), ran(8, 20 * MIB, seconds=1.0), concurrency=64)
+    assert found.rows()[1:3] == [
+        ("1 at once", "500.000 ms, alone; a worker has 64 in progress"),
+        ("8 at once", "1000.000 ms, alone; a worker has 64 in progress"),
+    ]
+    assert found.line() == ""
 
 
 def test_a_stage_of_single_items_has_one_size_and_no_line():

@@ -46,18 +46,14 @@ def test_a_stage_that_gets_items_from_nobody_is_skipped_and_so_are_those_behind_
     assert stages(Given, square)[0].feeds is False
 
 
-def test_a_waiting_stage_is_not_measured_and_gives_nothing_to_the_one_behind_it():
+def test_a_waiting_stage_is_measured_and_feeds_the_one_behind_it():
     async def look_up(x: int) -> int:
         return x
 
     look_up.examples = [1]
-    waits, nobody = (
-        "it is `async`: its times tell of what it waits for",
-        "it has no examples, and no stage before it gives it items",
-    )
     found = stages(Given, ps.stage(look_up), ps.stage(Taken, name="b"))
-    assert [each.skipped for each in found] == ["", waits, nobody]
-    assert fed(found)[0] == (False, False)
+    assert [(each.skipped, each.concurrency) for each in found] == [("", 0), ("", 64), ("", 0)]
+    assert fed(found) == [(False, False), (False, True), (True, False)]
 
 
 def test_the_process_is_started_as_that_of_the_first_worker(monkeypatch):
