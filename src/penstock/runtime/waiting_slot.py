@@ -13,10 +13,11 @@ Contract
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any, Final
 
-from penstock.core.abandonment import Abandonment
+from penstock.core.abandonment import WARNING_SECONDS, Abandonment
 from penstock.core.clock import Clock
 from penstock.core.dispatch import SentFrame
 from penstock.core.supervision import WorkerHealth
@@ -63,6 +64,8 @@ class WaitingSlot(WorkerSlot):
         self.alone = False
         self._free = list(range(self._window - 1, -1, -1))
         """The places that no batch has; the next one is given the last of them."""
+        self._warned_at = -math.inf
+        """When the log has told last of a batch that goes on after its cancel."""
 
     # -- frames -------------------------------------------------------------------------------------------------
 
@@ -115,6 +118,14 @@ class WaitingSlot(WorkerSlot):
             assert self._incarnation is not None
             self._incarnation.send([encode_slab_note(Kind.CANCEL, b"", sent.frame_id)])
             super().deserted(sent)
+
+    def _may_warn(self) -> bool:
+        """Whether the log is to tell: where one batch goes on all may, and the stacks are those of the worker."""
+        now = self._now()
+        if now - self._warned_at < WARNING_SECONDS:
+            return False
+        self._warned_at = now
+        return True
 
     @property
     def _time_limit(self) -> float | None:

@@ -646,7 +646,12 @@ class WorkerSlot(FrameHolder):
         left = since + limit - self._now()
         if left <= FOREVER_SECONDS:
             self._deserted[frame.frame_id] = self._clock.call_later(left, partial(self._ask, frame, since, True))
-        self._ask(frame, since, False)
+        if self._may_warn():
+            self._ask(frame, since, False)
+
+    def _may_warn(self) -> bool:
+        """Whether the log is to tell of one more deserted frame."""
+        return True
 
     def _ask(self, frame: SentFrame, since: float, final: bool) -> None:
         """Ask the worker for its stacks, to tell them; `final` says that the time of the frame is up."""
@@ -691,6 +696,7 @@ class WorkerSlot(FrameHolder):
         self._hangs.pop(sent.frame_id, None)
         if self._state is SlotState.STOPPED:  # an `abandon`, perhaps on another thread, could not cancel the timer
             return
+        self._stop_watching()  # others that it runs may be as late, and one is enough to end it
         words = self._overdue_words()
         log.error("%s: %s; the worker is %s", self, words, self._owner.ending)
         self._hung_frame = sent

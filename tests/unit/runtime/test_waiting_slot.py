@@ -151,6 +151,26 @@ async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it
     await finish(rig)
 
 
+async def test_the_log_tells_once_of_many_that_go_on_after_their_cancel(make_rig, caplog):
+    rig = await make_rig(waiting(64, abandon_after=30.0), obedient=False).start()
+    calls = await submit(rig, 64)
+    for call in calls:
+        rig.engine.cancel(call.request)
+    await rig.clock.advance(12.0)
+    assert caplog.text.count("it goes on for now") == 1
+    await rig.clock.advance(18.1)
+    assert caplog.text.count("a batch that nobody waits for; the worker is killed") == 1
+    assert rig.workers[0].orders == ["kill"]
+
+
+async def test_the_log_tells_once_of_many_that_are_late(make_rig, caplog):
+    rig = await make_rig(waiting(timeout=10.0, retry=False)).start()
+    calls = await submit(rig, 3)
+    await rig.clock.advance(10.1 + UNWIND_SECONDS)
+    assert caplog.text.count("ran longer than 10 s") == 1
+    assert [call.error.hung for call in calls] == [True, False, False]
+
+
 async def test_a_batch_that_ended_after_its_cancel_teaches_nothing_of_how_long_one_runs(make_rig):
     rig = await make_rig(waiting()).start()
     calls = await submit(rig, 2)
