@@ -52,7 +52,7 @@ from penstock.runtime.waiting_slot import WaitingSlot
 from penstock.runtime.worker_slot import IncarnationEnd, WorkerSlot
 from penstock.transport.framing import Frame, Kind, Status, encode_batch, encode_control, encode_slab_note
 from penstock.transport.messages import Counts, Launch, Lost, Problem, Well, pack
-from penstock.worker.stage import has_health
+from penstock.worker.stage import has_health, waiting_methods
 
 log = guarded_logger("penstock.runtime")
 
@@ -212,6 +212,7 @@ class StageDriver:
                 start_incarnation=start_incarnation,
                 concurrency=self.concurrency,
                 window=self.window,
+                in_turn="predict" not in waiting_methods(self.spec.target),
             )
         return WorkerSlot(
             self,

@@ -8,6 +8,8 @@ Contract
   it all the same.  From the cancel on it is deserted, as a batch of a plain stage.
 * The worker itself cancels a batch after the stage's `timeout`.  It is killed where that batch is not answered
   `UNWIND_SECONDS` later.
+* Where `predict` is plain, batches wait for their turn in the worker's main thread, and that is not their time.  When a
+  turn begins is not known here, but no later than when the batch before it is answered.
 * A suspect is alone: its worker is given nothing beside it.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from penstock.core.abandonment import WARNING_SECONDS, Abandonment
@@ -30,7 +33,10 @@ UNWIND_SECONDS: Final = 5.0
 
 
 class WaitingSlot(WorkerSlot):
-    """A worker of a waiting stage; `window` is the most frames that it is given."""
+    """A worker of a waiting stage; `window` is the most frames that it is given.
+
+    `in_turn` says that its `predict` is plain, and takes one batch after the other.
+    """
 
     def __init__(
         self,
@@ -45,8 +51,10 @@ class WaitingSlot(WorkerSlot):
         start_incarnation: StartIncarnation,
         concurrency: int,
         window: int,
+        in_turn: bool,
     ) -> None:
         self._window = window  # first: the base class begins the worker's first life
+        self._in_turn = in_turn
         super().__init__(
             owner,
             stage,
@@ -130,6 +138,18 @@ class WaitingSlot(WorkerSlot):
     @property
     def _time_limit(self) -> float | None:
         return None if self._timeout is None else self._timeout + UNWIND_SECONDS
+
+    def _hung(self, sent: SentFrame, began: float, limit: float) -> None:
+        turn = began
+        if self._in_turn and self._timeout is not None:
+            # Not later than if all that were in progress with it had taken all of their time.
+            latest = sent.began + (self.concurrency - 1) * self._timeout
+            turn = max(began, min(self.running_since, latest))
+        if turn > began:
+            left = max(0.0, turn + limit - self._now())
+            self._hangs[sent.frame_id] = self._clock.call_later(left, partial(self._hung, sent, turn, limit))
+        else:
+            super()._hung(sent, began, limit)
 
     def _overdue_words(self) -> str:
         return f"{super()._overdue_words()}, and went on for {UNWIND_SECONDS:g} s after it was cancelled"

@@ -19,9 +19,13 @@ from penstock.testing.virtual_clock import rest
 from penstock.transport.framing import Status
 
 
-def waiting(concurrency=3, prefetch=0, **options):
+async def sqrt(x):
+    return math.sqrt(x)
+
+
+def waiting(concurrency=3, prefetch=0, target=sqrt, **options):
     """A waiting stage that nothing ever runs."""
-    spec = stage(math.sqrt, **options)
+    spec = stage(target, **options)
     return replace(spec, concurrency=concurrency, options=replace(spec.options, prefetch=prefetch))
 
 
@@ -208,6 +212,37 @@ async def test_each_batch_has_its_own_time(make_rig):
     await rig.clock.advance(10.0)
     assert rig.workers[0].orders == []
     await rig.clock.advance(1.0)
+    assert rig.workers[0].orders == ["kill"]
+    await restarted(rig, 0)
+    await finish(rig)
+
+
+async def test_where_predict_is_plain_the_time_of_a_batch_begins_with_its_turn(make_rig):
+    rig = await make_rig(waiting(target=math.sqrt, timeout=10.0)).start()
+    calls = await submit(rig, 3)
+    await rig.clock.advance(9.0)
+    rig.workers[0].answer(place=0)
+    await rig.clock.advance(9.0)  # the second began with the first one's answer, if not before
+    assert rig.workers[0].orders == []
+    rig.workers[0].answer(place=0)
+    await rig.clock.advance(9.9 + UNWIND_SECONDS)
+    assert rig.workers[0].orders == []
+    await rig.clock.advance(0.2)
+    assert rig.workers[0].orders == ["kill"]
+    await restarted(rig, 0)
+    await finish(rig)
+    assert [call.ends for call in calls] == [[b"0"], [b"1"], [b"2"]]
+
+
+async def test_answers_put_the_time_of_a_batch_off_no_longer_than_its_mates_may_take(make_rig):
+    rig = await make_rig(waiting(2, target=math.sqrt, timeout=10.0)).start()
+    await submit(rig, 30)
+    for _ in range(24):  # what fails in its hooks is answered soon, and the first batch goes on
+        await rig.clock.advance(1.0)
+        rig.workers[0].answer(place=1)
+        await rest()
+    assert rig.workers[0].orders == []
+    await rig.clock.advance(1.1)
     assert rig.workers[0].orders == ["kill"]
     await restarted(rig, 0)
     await finish(rig)
