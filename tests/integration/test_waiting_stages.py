@@ -246,6 +246,12 @@ async def test_without_an_await_a_coroutine_is_no_result(make):
             await service.predict(1)
 
 
+async def test_a_child_that_comes_back_from_predict_ends(make):
+    async with make(stages.Forks) as service:
+        assert await service.predict(1) == 256, "the exit status of a worker whose coordinator has gone"
+        assert await service.predict(1) == 256
+
+
 async def test_an_event_loop_within_one_is_refused_by_asyncio_and_fails_the_item():
     async with ps.Service(stages.Nests) as service:
         with pytest.raises(ps.StageFailed, match=r"asyncio.run\(\) cannot be called from a running event loop"):

@@ -181,3 +181,17 @@ class Nests(ps.Stage):
             return asyncio.run(other)
         finally:
             other.close()
+
+
+class Forks(ps.Stage):
+    """Its plain `predict` comes back twice: in its worker, and in a child, which notes that it is there."""
+
+    async def setup(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    def predict(self, x: int) -> int:
+        child = os.fork()
+        if child:
+            note(self.folder / "children", child)
+            return os.waitpid(child, 0)[1]
+        return x

@@ -312,7 +312,7 @@ class AttachedWorker:
         from penstock.worker.attached_loop import AttachedLoop, RunnerInLoop
 
         if self._loop is None:
-            self._loop = AttachedLoop(self._end_if_forked)
+            self._loop = AttachedLoop(launch.stage, self._end_if_forked)
 
         async def announce_there() -> None:
             announce(self._current, launch.service, launch.stage, launch.index)

@@ -21,23 +21,22 @@ from penstock.transport.framing import Frame
 from penstock.transport.messages import Problem
 from penstock.worker.plain_calls import Outcome, PlainCalls
 from penstock.worker.runner import Runner
+from penstock.worker.stage_loop import LAST_TASKS_SECONDS, live_in
 from penstock.worker.waiting_runner import WaitingRunner, WaitingWork
 
 log = guarded_logger("penstock.worker")
-
-LAST_TASKS_SECONDS: Final = 1.0
-"""How long tasks may go on that the stage has left when the worker ends."""
 
 T = TypeVar("T")
 
 
 class AttachedLoop:
-    """An event loop in a thread of its own, until `close`.
+    """An event loop in a thread of its own for the stage `name`, until `close`.
 
     `end_if_forked` is called after user code has run: a child that the stage has forked may come back from it.
     """
 
-    def __init__(self, end_if_forked: Callable[[], None]) -> None:
+    def __init__(self, name: str, end_if_forked: Callable[[], None]) -> None:
+        self._name = name
         self.plain: PlainCalls = _WatchedCalls(end_if_forked)
         """The calls that `run` makes, in the thread that waits there."""
         self.end_if_forked = end_if_forked
@@ -68,28 +67,7 @@ class AttachedLoop:
     # -- in its thread ------------------------------------------------------------------------------------------
 
     def _be_the_thread(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._run_until_over(self._live())
-            self._run_until_over(self._end_what_is_left())
-        finally:
-            asyncio.set_event_loop(None)
-            self._loop.close()
-
-    def _run_until_over(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Run the loop until `steps` are over.
-
-        A task that the stage has started may raise SystemExit, which ends the loop's turn, and not the worker.
-        """
-        task = self._loop.create_task(steps)
-        task.add_done_callback(lambda _: self._loop.stop())
-        while not task.done():
-            try:
-                self._loop.run_forever()
-            except (SystemExit, KeyboardInterrupt) as error:
-                name = type(error).__name__
-                log.warning("a task that the stage has started raised %s, and the worker goes on", name)
-        task.result()
+        live_in(self._loop, self._live(), self._name)
 
     async def _live(self) -> None:
         while True:
@@ -110,14 +88,6 @@ class AttachedLoop:
         else:
             self.end_if_forked()
             ended.set_result(result)
-
-    async def _end_what_is_left(self) -> None:
-        """Cancel the tasks that the stage has left, and end its asynchronous generators."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        closing = self._loop.create_task(self._loop.shutdown_asyncgens())
-        await asyncio.wait({*left, closing}, timeout=LAST_TASKS_SECONDS)
 
 
 class _WatchedCalls(PlainCalls):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import threading
 from collections.abc import Callable
@@ -78,10 +79,17 @@ class PlainCalls:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Make each call that is asked for; returns after those before `stop`."""
+        """Make each call that is asked for; returns after those before `stop`.
+
+        Raises:
+            BrokenPipeError: a call has come back in a child that it has forked, where no event loop runs.
+        """
+        process = os.getpid()
         while (call := self._calls.get()) is not None:
             call.run()
             del call  # and with it its outcome
+            if os.getpid() != process:
+                raise BrokenPipeError("a child that the stage has forked came back from it, and is no worker")
 
     def stop(self) -> None:
         """Have `serve` return."""

@@ -18,8 +18,8 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -37,13 +37,11 @@ from penstock.worker.making import Made, expect_kind, formats_asked_for, make_ru
 from penstock.worker.plain_calls import PlainCalls
 from penstock.worker.problems import USER_ERRORS, describe_error
 from penstock.worker.stage_life import tell_failed_teardown, tell_misfit, tell_troubles
+from penstock.worker.stage_loop import live_in, wait_for_last
 from penstock.worker.waiting_runner import WaitingRunner, WaitingWork
 from penstock.worker.worker_slabs import WorkerSlabs
 
 log = guarded_logger("penstock.worker")
-
-LAST_TASKS_SECONDS: Final = 1.0
-"""How long tasks may go on that were cancelled because the worker ends."""
 
 
 def work_in_event_loop(
@@ -117,38 +115,12 @@ class _WaitingWorker:
             count_in_thread(self._counting)
             announce(self._made.runner.current, self._launch.service, self._launch.stage, self._launch.index)
             self._loop = asyncio.SelectorEventLoop(self._watch.selector)
-            try:
-                asyncio.set_event_loop(self._loop)
-                try:
-                    self._run_until_over(self._live())
-                finally:
-                    self._run_until_over(self._end_what_is_left())
-            finally:
-                asyncio.set_event_loop(None)
-                self._loop.close()
+            live_in(self._loop, self._live(), self._launch.stage)
         except BaseException as error:  # noqa: BLE001  # whatever it is, the main thread raises it
             self.error = self.error or error
         finally:
             self._watch.end()
             self.plain.stop()
-
-    def _run_until_over(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Run the loop until `steps` are over.
-
-        A task that the stage has started may raise SystemExit, which ends the loop's turn, and not the worker.
-        """
-        task = self._loop.create_task(steps)
-        task.add_done_callback(lambda _: self._loop.stop())
-        while not task.done():
-            try:
-                self._loop.run_forever()
-            except (SystemExit, KeyboardInterrupt) as error:
-                log.warning(
-                    "stage %r: a task that the stage has started raised %s, and the worker goes on",
-                    self._launch.stage,
-                    type(error).__name__,
-                )
-        task.result()
 
     # -- the life of the worker ---------------------------------------------------------------------------------
 
@@ -218,19 +190,7 @@ class _WaitingWorker:
         for check in self._checks:
             check.cancel()
         tasks = [work.task for work in self._running.values() if work.task is not None]
-        await self._wait_for({*tasks, *self._checks})
-
-    async def _end_what_is_left(self) -> None:
-        """Cancel the tasks that the stage has left, and end its asynchronous generators."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        closing = self._loop.create_task(self._loop.shutdown_asyncgens())
-        await self._wait_for({*left, closing})
-
-    async def _wait_for(self, tasks: set[asyncio.Task[Any]]) -> None:
-        if tasks:
-            await asyncio.wait(tasks, timeout=LAST_TASKS_SECONDS)
+        await wait_for_last({*tasks, *self._checks})
 
     def _end_because_of(self, error: BaseException | None) -> None:
         self.error = self.error or error

@@ -20,7 +20,7 @@ def after():
 
 @pytest.fixture
 def loop(after):
-    opened = AttachedLoop(lambda: after.append(threading.current_thread().name))
+    opened = AttachedLoop("stage", lambda: after.append(threading.current_thread().name))
     yield opened
     opened.close()
 
@@ -98,7 +98,7 @@ def test_at_the_end_the_tasks_of_the_stage_are_cancelled(after):
         await anext(tasks[1])
 
     tasks = []
-    opened = AttachedLoop(lambda: None)
+    opened = AttachedLoop("stage", lambda: None)
     opened.run(begin())
     opened.close()
     assert sorted(seen) == ["cancelled", "closed"]
@@ -122,7 +122,7 @@ def test_a_task_that_does_not_end_keeps_nobody(monkeypatch, blocks):
         tasks.append(asyncio.create_task(stay()))
 
     tasks = []
-    opened = AttachedLoop(lambda: None)
+    opened = AttachedLoop("stage", lambda: None)
     opened.run(begin())
     assert begun.wait(20)
     opened.close()
