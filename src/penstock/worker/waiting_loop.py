@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -218,9 +218,7 @@ class _WaitingWorker:
         elif kind is Kind.CANCEL:
             self._cancel(frame.frame_id)
         elif kind is Kind.CHECK:
-            check = self._loop.create_task(self._check(frame.frame_id), context=self._context.copy())
-            self._checks.add(check)
-            check.add_done_callback(self._checks.discard)
+            self._begin_check(frame.frame_id)
         elif kind is Kind.RECALL:
             queue_frames(self._behind, [frame])
         else:
@@ -238,13 +236,16 @@ class _WaitingWorker:
             work.timer = self._loop.call_later(self._timeout, work.time_out)
 
     def _start(self, work: WaitingWork) -> None:
-        work.task = task = self._loop.create_task(self._run(work), context=self._context.copy())
+        work.task = task = self._task(self._run(work))
 
         def ended(_: asyncio.Task[None]) -> None:
             if not (work.begun or self._over.is_set()):  # the stage has cancelled all tasks of the loop
                 self._start(work)
 
         task.add_done_callback(ended)
+
+    def _task(self, steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(steps, context=self._context.copy())
 
     async def _run(self, work: WaitingWork) -> None:
         """Run a frame and answer it: its task."""
@@ -273,6 +274,17 @@ class _WaitingWorker:
                 n = len(frame.ids)
                 self._answer(encode_answers(frame_id, 0.0, 0, frame.ids, [b""] * n, [Status.RECALLED] * n))
                 return
+
+    def _begin_check(self, frame_id: int) -> None:
+        check = self._task(self._check(frame_id))
+        self._checks.add(check)
+
+        def ended(check: asyncio.Task[None]) -> None:
+            self._checks.discard(check)
+            if check.cancelled() and not self._over.is_set():  # before it had begun: see `_start`
+                self._begin_check(frame_id)
+
+        check.add_done_callback(ended)
 
     async def _check(self, frame_id: int) -> None:
         problem = await self._runner.check_health()

@@ -623,6 +623,33 @@ def test_a_plain_worker_never_imports_asyncio():
     assert found.stdout == "False\n"
 
 
+# -- stages that do to the loop what they should not -----------------------------------------------------------------
+
+
+def test_a_check_whose_task_the_stage_cancels_before_it_has_begun_is_answered(start):
+    class CancelsAll(Stage):
+        async def health(self):
+            pass
+
+        async def predict(self, x):
+            if x == "cancel all":
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+            return x
+
+    worker = start(CancelsAll, concurrency=2).started()
+    frames = [batch_of(1, "cancel all"), batch_of(2, "b"), encode_control(Kind.CHECK, b"", 9), batch_of(3, "c")]
+    worker.write([b"".join(frame) for frame in frames])  # they are read at once
+    found = [worker.next() for _ in range(4)]
+    assert {frame.frame_id: ended(frame) for frame in found if frame.kind is Kind.ANSWERS} == {
+        1: ["cancel all"],
+        2: ["b"],
+        3: ["c"],
+    }
+    assert [problem_of(frame) for frame in found if frame.kind is Kind.CHECKED] == [None]
+    assert worker.close() == []
+
+
 # -- in a program ----------------------------------------------------------------------------------------------------
 
 
