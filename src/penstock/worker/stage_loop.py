@@ -29,7 +29,8 @@ def live_in(loop: asyncio.AbstractEventLoop, life: Coroutine[Any, Any, None], na
 
 def _run_until_over(loop: asyncio.AbstractEventLoop, steps: Coroutine[Any, Any, None], name: str) -> None:
     # A task that the stage has started may raise SystemExit, which ends the loop's turn, and not the worker.
-    task = loop.create_task(steps)
+    # Not by the loop's `create_task`: a stage may have set a task factory, which may do anything.
+    task = asyncio.Task(steps, loop=loop)
     task.add_done_callback(lambda _: loop.stop())
     while not task.done():
         try:
@@ -47,7 +48,7 @@ async def _end_what_is_left(loop: asyncio.AbstractEventLoop) -> None:
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
-    await wait_for_last({*left, loop.create_task(loop.shutdown_asyncgens())})
+    await wait_for_last({*left, asyncio.Task(loop.shutdown_asyncgens(), loop=loop)})
 
 
 async def wait_for_last(tasks: set[asyncio.Task[Any]]) -> None:

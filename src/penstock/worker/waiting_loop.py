@@ -245,7 +245,8 @@ class _WaitingWorker:
         task.add_done_callback(ended)
 
     def _task(self, steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._loop.create_task(steps, context=self._context.copy())
+        # Not by the loop's `create_task`: a stage may have set a task factory, which may take no context.
+        return asyncio.Task(steps, loop=self._loop, context=self._context.copy())
 
     async def _run(self, work: WaitingWork) -> None:
         """Run a frame and answer it: its task."""

@@ -650,6 +650,22 @@ def test_a_check_whose_task_the_stage_cancels_before_it_has_begun_is_answered(st
     assert worker.close() == []
 
 
+def test_a_stage_may_set_a_task_factory_that_takes_no_context(start):
+    class Factory(Stage):
+        async def setup(self):
+            loop = asyncio.get_running_loop()
+            loop.set_task_factory(lambda loop, coroutine: asyncio.Task(coroutine, loop=loop))
+
+        async def predict(self, x):
+            return await asyncio.create_task(asyncio.sleep(0, x))
+
+    worker = start(Factory).started()
+    worker.batch(1, "a")
+    assert worker.answers() == {1: ["a"]}
+    assert worker.close() == []
+    assert worker.raised is None
+
+
 # -- in a program ----------------------------------------------------------------------------------------------------
 
 
