@@ -122,6 +122,10 @@ class WaitingRunner:
         self._batched = batched
         self._options = options
         self._now = now
+        self._find_methods()
+
+    def _find_methods(self) -> None:
+        stage = self._stage
         preprocess, postprocess = getattr(stage, "preprocess", None), getattr(stage, "postprocess", None)
         self._predict = Method(stage.predict, "predict", in_main_thread=True)
         self._preprocess = None if preprocess is None else Method(preprocess, "preprocess", in_main_thread=False)
@@ -375,6 +379,7 @@ class WaitingRunner:
     async def set_up(self, arguments: dict[str, Any]) -> None:
         """Run the stage's `setup`; raises what it raises."""
         await self._run_method("setup", **arguments)
+        self._find_methods()  # it may have replaced some, as by `self.predict = torch.compile(self.predict)`
 
     async def tear_down(self) -> None:
         """Run the stage's `teardown`; raises what it raises."""

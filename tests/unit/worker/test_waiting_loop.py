@@ -666,6 +666,24 @@ def test_a_stage_may_set_a_task_factory_that_takes_no_context(start):
     assert worker.raised is None
 
 
+def test_setup_may_replace_methods_as_in_a_plain_stage(start):
+    class Compiles(Stage):
+        async def preprocess(self, x):
+            return x
+
+        def setup(self):
+            before = self.predict
+            self.predict = lambda x: f"compiled {before(x)}"
+
+        def predict(self, x):
+            return x
+
+    worker = start(Compiles).started()
+    worker.batch(1, "a")
+    assert worker.answers() == {1: ["compiled a"]}
+    assert worker.close() == []
+
+
 # -- in a program ----------------------------------------------------------------------------------------------------
 
 
