@@ -19,7 +19,7 @@ from penstock.config import StageOptions
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.framing import Frame
 from penstock.transport.messages import Problem
-from penstock.worker.plain_calls import Outcome, PlainCalls
+from penstock.worker.plain_calls import Outcome, PlainCalls, Waits
 from penstock.worker.runner import Runner
 from penstock.worker.stage_loop import LAST_TASKS_SECONDS, live_in
 from penstock.worker.waiting_runner import WaitingRunner, WaitingWork
@@ -97,7 +97,7 @@ class _WatchedCalls(PlainCalls):
         super().__init__()
         self._after = after
 
-    async def make(self, function: Callable[..., Any], *arguments: Any) -> Outcome:
+    async def make(self, function: Callable[..., Any], *arguments: Any, waits: Waits | None = None) -> Outcome:
         """As `PlainCalls.make`."""
 
         def call() -> Any:
@@ -106,7 +106,7 @@ class _WatchedCalls(PlainCalls):
             finally:
                 self._after()
 
-        return await super().make(call)
+        return await super().make(call, waits=waits)
 
 
 class RunnerInLoop:

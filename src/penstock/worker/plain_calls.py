@@ -17,6 +17,7 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ Outcome: TypeAlias = tuple[Any, BaseException | None]
 class _Call:
     """A call, from the moment when a task asks for it until its outcome is there."""
 
-    __slots__ = ("_arguments", "_claim", "_context", "_function", "_loop", "ended", "outcome")
+    __slots__ = ("_arguments", "_asked", "_began", "_claim", "_context", "_function", "_loop", "ended", "outcome")
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -38,6 +39,8 @@ class _Call:
         self._arguments = arguments
         self._context = copy_context()
         self._claim = threading.Lock()
+        self._asked = time.monotonic()
+        self._began: float | None = None
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self.outcome: Outcome | None = None
 
@@ -49,9 +52,15 @@ class _Call:
         """Make the call, in the main thread."""
         if not self.claim():
             return
+        self._began = time.monotonic()
         with contextlib.suppress(RuntimeError):  # the loop is closed: the worker ends, and nobody waits
             # No name for the outcome: the traceback of an error leads to this frame, and the frame would to the error.
             self._loop.call_soon_threadsafe(self._end, self._made())
+
+    def waited(self) -> float:
+        """How many seconds it has waited for the main thread."""
+        began = self._began
+        return (time.monotonic() if began is None else began) - self._asked
 
     def _made(self) -> Outcome:
         try:
@@ -70,6 +79,30 @@ class _Call:
         """Another future to wait for, where the first was cancelled with its task."""
         self.ended = self._loop.create_future()
         return self.ended
+
+
+class Waits:
+    """How long the calls of one task have waited for the main thread, in all."""
+
+    __slots__ = ("_before", "_call")
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._call: _Call | None = None
+        """The call that waits or runs."""
+
+    def begin(self, call: _Call) -> None:
+        """Count the wait of `call` too."""
+        self._call = call
+
+    def end(self) -> None:
+        """Note that the call has ended."""
+        self._before, self._call = self.seconds(), None
+
+    def seconds(self) -> float:
+        """How long it was until now."""
+        call = self._call
+        return self._before if call is None else self._before + call.waited()
 
 
 class PlainCalls:
@@ -95,14 +128,23 @@ class PlainCalls:
         """Have `serve` return."""
         self._calls.put(None)
 
-    async def make(self, function: Callable[..., Any], *arguments: Any) -> Outcome:
-        """The outcome of a call in the main thread.
+    async def make(self, function: Callable[..., Any], *arguments: Any, waits: Waits | None = None) -> Outcome:
+        """The outcome of a call in the main thread; its wait is counted in `waits`.
 
         Raises:
             CancelledError: the task was cancelled before the call had begun.
         """
         call = _Call(function, arguments)
+        if waits is not None:
+            waits.begin(call)
         self._calls.put(call)
+        try:
+            return await self._outcome(call)
+        finally:
+            if waits is not None:
+                waits.end()
+
+    async def _outcome(self, call: _Call) -> Outcome:
         waited = call.ended
         while True:
             try:

@@ -31,7 +31,7 @@ from penstock.transport.messages import Problem
 from penstock.worker.bisect import Bisection
 from penstock.worker.current_call import CALL_OF_CONTEXT, CurrentCall
 from penstock.worker.device_errors import let_go, ran_out_of_memory
-from penstock.worker.plain_calls import Outcome, PlainCalls
+from penstock.worker.plain_calls import Outcome, PlainCalls, Waits
 from penstock.worker.problems import USER_ERRORS, describe_error, not_awaited, note_single_item
 from penstock.worker.runner import NO_VALUE, BatchWork, Runner, checked, copy_of_example, is_error
 from penstock.worker.stage import behind, wants_pre
@@ -58,11 +58,13 @@ class WaitingWork:
         "bisection",
         "calls",
         "cancelled",
+        "excused",
         "made",
         "stopped_in",
         "task",
         "timed_out",
         "timer",
+        "waits",
     )
 
     def __init__(self, runner: Runner, frame: Frame) -> None:
@@ -75,6 +77,9 @@ class WaitingWork:
         """Cause: the coordinator has cancelled it, or the worker ends."""
         self.timed_out = False
         """Cause: it has taken longer than the stage's `timeout`."""
+        self.waits = Waits()
+        self.excused = 0.0
+        """How much later than at first its time is over: it has waited so long for the main thread."""
         self.stopped_in: BaseException | None = None
         """The error by which user code learned that it was stopped."""
         self.calls = 0
@@ -92,7 +97,12 @@ class WaitingWork:
         self._interrupt()
 
     def time_out(self) -> None:
-        """As `cancel`, because its time is over."""
+        """As `cancel`, because its time is over; what it has waited for the main thread is not its time."""
+        waited = self.waits.seconds()
+        if self.timer is not None and waited > self.excused:
+            later, self.excused = waited - self.excused, waited
+            self.timer = asyncio.get_running_loop().call_at(self.timer.when() + later, self.time_out)
+            return
         self.timed_out = True
         self._interrupt()
 
@@ -196,7 +206,8 @@ class WaitingRunner:
             if method.is_async:
                 return await method.function(*arguments), None
             if method.in_main_thread:
-                outcome = await self._plain.make(method.function, *arguments)
+                waits = None if work is None else work.waits
+                outcome = await self._plain.make(method.function, *arguments, waits=waits)
             else:
                 outcome = method.function(*arguments), None
         except USER_ERRORS as error:

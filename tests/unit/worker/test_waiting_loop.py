@@ -684,6 +684,41 @@ def test_setup_may_replace_methods_as_in_a_plain_stage(start):
     assert worker.close() == []
 
 
+def test_the_wait_for_the_main_thread_is_not_the_time_of_a_batch(start):
+    class InTurn(Stage):
+        begun = {name: threading.Event() for name in "abc"}
+        gates = {name: threading.Event() for name in "abc"}
+
+        async def preprocess(self, x):
+            if x == "probe":
+                await asyncio.Event().wait()
+            return x
+
+        def predict(self, x):
+            self.begun[x].set()
+            assert self.gates[x].wait(PATIENCE_SECONDS)
+            return x
+
+    def until_time_is_over_of_all_that_begins_now(frame_id):
+        worker.batch(frame_id, "probe")
+        assert [*worker.answers()] == [frame_id]
+
+    worker = start(InTurn, options=StageOptions(timeout=0.1)).started()
+    for frame_id, x in enumerate("abc"):
+        worker.batch(frame_id, x)
+    assert InTurn.begun["a"].wait(PATIENCE_SECONDS)
+    until_time_is_over_of_all_that_begins_now(3)
+    InTurn.gates["b"].set()
+    InTurn.gates["a"].set()
+    late = "it took longer than the stage's timeout of 0.1 s, and was cancelled"
+    assert worker.answers(2) == {0: [(Status.FAILED, late)], 1: ["b"]}
+    assert InTurn.begun["c"].wait(PATIENCE_SECONDS)
+    until_time_is_over_of_all_that_begins_now(4)
+    InTurn.gates["c"].set()
+    assert worker.answers() == {2: [(Status.FAILED, late)]}
+    assert worker.close() == []
+
+
 # -- in a program ----------------------------------------------------------------------------------------------------
 
 
