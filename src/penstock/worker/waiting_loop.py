@@ -211,7 +211,7 @@ class _WaitingWorker:
     def _obey(self, frame: Frame) -> None:
         kind = frame.kind
         if kind is Kind.BATCH:
-            if len(self._running) < self._most:
+            if self._has_place():
                 self._begin(frame)
             else:
                 self._behind.append(frame)
@@ -260,7 +260,15 @@ class _WaitingWorker:
             work.timer.cancel()
         del self._running[frame_id]
         self._answer(answers)
-        while self._behind and len(self._running) < self._most and not self._over.is_set():
+        self._begin_behind()
+
+    def _has_place(self) -> bool:
+        # A check takes one: the coordinator counts it among the frames that run.
+        return len(self._running) + len(self._checks) < self._most
+
+    def _begin_behind(self) -> None:
+        """Begin frames that were behind, as long as there is a place."""
+        while self._behind and self._has_place() and not self._over.is_set():
             self._begin(self._behind.popleft())
 
     def _cancel(self, frame_id: int) -> None:
@@ -284,6 +292,7 @@ class _WaitingWorker:
             self._checks.discard(check)
             if check.cancelled() and not self._over.is_set():  # before it had begun: see `_start`
                 self._begin_check(frame_id)
+            self._begin_behind()
 
         check.add_done_callback(ended)
 

@@ -719,6 +719,27 @@ def test_the_wait_for_the_main_thread_is_not_the_time_of_a_batch(start):
     assert worker.close() == []
 
 
+def test_a_check_takes_a_place_as_the_coordinator_counts_it(start, doors):
+    class Checked(At):
+        async def health(self):
+            await self.doors.wait("health")
+
+    worker = start(Checked, concurrency=2).started()
+    worker.check(9)
+    for frame_id, x in enumerate("abc"):
+        worker.batch(frame_id, x)
+    doors.until_came("health", "a")
+    worker.cancel(1)
+    assert worker.answers() == {1: [(Status.RECALLED, "")]}, "it had not begun"
+    doors.open("health")
+    assert worker.next().kind is Kind.CHECKED
+    doors.until_came("c")
+    doors.open("a")
+    doors.open("c")
+    assert worker.answers(2) == {0: ["a!"], 2: ["c!"]}
+    assert worker.close() == []
+
+
 # -- in a program ----------------------------------------------------------------------------------------------------
 
 
