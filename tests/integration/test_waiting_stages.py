@@ -110,7 +110,7 @@ async def test_the_task_of_a_caller_who_leaves_is_cancelled_and_no_other(kind, i
 async def test_the_task_of_an_item_whose_deadline_passes_is_cancelled(kind, inline, make, tmp_path):
     async with make(kind, inline=inline) as service:
         with pytest.raises(ps.DeadlineExceeded):
-            await service.predict(("hold", "never", 1), timeout=0.2)
+            await service.predict(("hold", "never", 1), timeout=1.0)
         await until(lambda: notes(tmp_path / "cancelled"))
         await until(lambda: service.engine.stages[0].in_flight == 0)
 
@@ -145,7 +145,7 @@ async def test_what_swallows_its_cancellation_for_ever_is_abandoned_and_its_mate
 @every_kind
 @everywhere
 async def test_a_batch_that_takes_too_long_fails_and_its_worker_goes_on(kind, inline, make, tmp_path):
-    async with make(kind, inline=inline, timeout=0.2) as service:
+    async with make(kind, inline=inline, timeout=1.0) as service:
         pid = await service.predict(("pid",))
         with pytest.raises(ps.StageFailed) as caught:
             await service.predict(("hold", "never", 1))
@@ -225,7 +225,7 @@ async def test_over_asgi_items_end_as_over_http(kind, inline, make, tmp_path):
         slow = asyncio.create_task(post("hold", "open", 1))
         await until(lambda: ran(tmp_path, "hold"))
         assert await asyncio.gather(post("answer", 1), post("raise", "x"), post("refuse")) == [200, 500, 422]
-        assert await post("hold", "never", "late", **{"X-Request-Timeout": "0.2"}) == 504
+        assert await post("hold", "never", "late", **{"X-Request-Timeout": "1.0"}) == 504
         await until(lambda: notes(tmp_path / "cancelled") == [["hold", "never", "late"]])
         (tmp_path / "open").touch()
         assert await slow == 200
@@ -265,7 +265,7 @@ async def test_a_drain_waits_for_what_is_in_progress_and_then_cancels_it(make, t
     await until(lambda: ran(tmp_path, "hold"))
     slow = asyncio.create_task(service.predict(("hold", "never", 2)))
     await until(lambda: len(ran(tmp_path, "hold")) == 2)
-    stopping = asyncio.create_task(service.stop(drain=0.5))
+    stopping = asyncio.create_task(service.stop(drain=3.0))
     (tmp_path / "open").touch()
     assert await fast == 1
     with pytest.raises(ps.NotReady):

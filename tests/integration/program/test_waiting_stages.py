@@ -19,7 +19,7 @@ setup = {"folder": "."}
 item = ps.Service(ps.stage(AsyncItem, setup=setup), name="item")
 together = ps.Service(ps.stage(AsyncBatch, setup=setup), name="together")
 hooks = ps.Service(ps.stage(AsyncHooks, setup=setup), name="hooks")
-late = ps.Service(ps.stage(AsyncItem, setup=setup, timeout=0.2), name="late")
+late = ps.Service(ps.stage(AsyncItem, setup=setup, timeout=1.0), name="late")
 """
 SOURCE = STAGES.read_text() + SERVICES
 KINDS = ("item", "together", "hooks")
@@ -81,7 +81,7 @@ def test_the_task_of_a_caller_who_leaves_is_cancelled(server, kind, how):
 @every_kind
 def test_the_task_of_an_item_whose_deadline_passes_is_cancelled_and_its_caller_told_at_that_moment(server, kind):
     item = ("hold", "never", f"{kind} late")
-    problem(post(server, kind, *item, X_Request_Timeout="0.3"), 504, "deadline-exceeded")
+    problem(post(server, kind, *item, X_Request_Timeout="1.0"), 504, "deadline-exceeded")
     cancelled(server, *item)
     at_rest(server, kind)
 
@@ -97,7 +97,7 @@ def test_what_is_raised_is_500_and_what_is_refused_422(server, kind):
 def test_an_item_that_takes_longer_than_the_stage_s_timeout_fails_and_its_worker_goes_on(server):
     pid = post(server, "late", "pid").answer().json()
     problem(post(server, "late", "hold", "never", "timeout"), 500, "stage-failed")
-    server.wait_for("TimeoutError: it took longer than the stage's timeout of 0.2 s")
+    server.wait_for("TimeoutError: it took longer than the stage's timeout of 1 s")
     assert post(server, "late", "pid").answer().json() == pid
 
 
@@ -142,7 +142,7 @@ def test_a_client_batch_that_is_left_is_cancelled_whole(server):
 
 
 def test_a_drain_waits_for_tasks_and_cancels_those_that_take_longer(tmp_path):
-    with serving(tmp_path, "--drain", "1", source=SOURCE, services=("item",)) as server:
+    with serving(tmp_path, "--drain", "3", source=SOURCE, services=("item",)) as server:
         fast = server.wire().post("/predict", ["hold", "open", "fast"])
         slow = server.wire().post("/predict", ["hold", "never", "slow"])
         begun(server, "hold", "open", "fast")
