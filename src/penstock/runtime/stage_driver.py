@@ -200,21 +200,8 @@ class StageDriver:
         self._faults = FaultLog(clock, log)
 
     def _slot(self, index: int, health: WorkerHealth, start_incarnation: StartIncarnation) -> WorkerSlot:
-        if self.waits:
-            return WaitingSlot(
-                self,
-                self.spec.name,
-                index,
-                timeout=self.spec.options.timeout,
-                abandonment=self._abandonment,
-                health=health,
-                clock=self._clock,
-                start_incarnation=start_incarnation,
-                concurrency=self.concurrency,
-                window=self.window,
-                in_turn="predict" not in waiting_methods(self.spec.target),
-            )
-        return WorkerSlot(
+        kind = WaitingSlot if self.waits else WorkerSlot
+        return kind(
             self,
             self.spec.name,
             index,
@@ -249,6 +236,10 @@ class StageDriver:
     def live_workers(self) -> int:
         """Workers that are ready."""
         return sum(worker.ready for worker in self.workers)
+
+    @property
+    def in_turn(self) -> bool:  # see `SlotOwner`
+        return not self.waits or "predict" not in waiting_methods(self.spec.target)
 
     @property
     def known_rate(self) -> float:
@@ -368,7 +359,7 @@ class StageDriver:
                 batch.items = [item for item in batch.items if item.state is not SETTLED]
                 batch.back = sum([item.request.lane == BACK for item in batch.items])
             if batch.items:
-                self._send(worker, batch, now)
+                self._send(worker, batch, seat, now)
             else:
                 queue.unsent(seat)
 
@@ -409,10 +400,10 @@ class StageDriver:
         if at_work is not self.stall.progress.at_work:
             self.stall.work_changed(at_work, now)
 
-    def _send(self, worker: WorkerSlot, batch: CutBatch, now: float) -> None:
+    def _send(self, worker: WorkerSlot, batch: CutBatch, seat: int, now: float) -> None:
         items = batch.items
         sent = SentFrame(next(self._frame_ids), items, worker, batch.back, now)
-        sent.seat = worker.free_seat()
+        sent.seat = seat
         for item in items:
             item.frame = sent
         self.counters.waited.add_many([now - item.arrived for item in items])

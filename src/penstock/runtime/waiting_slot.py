@@ -16,16 +16,12 @@ Contract
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from penstock.core.abandonment import WARNING_SECONDS, Abandonment
-from penstock.core.clock import Clock
+from penstock.core.abandonment import WARNING_SECONDS
 from penstock.core.dispatch import SentFrame
-from penstock.core.supervision import WorkerHealth
-from penstock.runtime.incarnation import StartIncarnation
-from penstock.runtime.worker_slot import AT_WORK, SlotOwner, WorkerSlot
+from penstock.runtime.worker_slot import AT_WORK, WorkerSlot
 from penstock.transport.framing import Kind, encode_slab_note
 
 UNWIND_SECONDS: Final = 5.0
@@ -33,45 +29,13 @@ UNWIND_SECONDS: Final = 5.0
 
 
 class WaitingSlot(WorkerSlot):
-    """A worker of a waiting stage; `window` is the most frames that it is given.
-
-    `in_turn` says that its `predict` is plain, and takes one batch after the other.
-    """
-
-    def __init__(
-        self,
-        owner: SlotOwner,
-        stage: str,
-        index: int,
-        *,
-        timeout: float | None,
-        abandonment: Abandonment | None = None,
-        health: WorkerHealth,
-        clock: Clock,
-        start_incarnation: StartIncarnation,
-        concurrency: int,
-        window: int,
-        in_turn: bool,
-    ) -> None:
-        self._window = window  # first: the base class begins the worker's first life
-        self._in_turn = in_turn
-        super().__init__(
-            owner,
-            stage,
-            index,
-            timeout=timeout,
-            abandonment=abandonment,
-            health=health,
-            clock=clock,
-            start_incarnation=start_incarnation,
-            concurrency=concurrency,
-        )
+    """A worker of a waiting stage."""
 
     def _begin_life(self) -> None:
         super()._begin_life()
         self.alone = False
-        self._free = list(range(self._window - 1, -1, -1))
-        """The places that no batch has; the next one is given the last of them."""
+        self._free = [*reversed(self.seats())]
+        """The seats that no batch has; the next one is given the last of them."""
         self._warned_at = -math.inf
         """When the log has told last of a batch that goes on after its cancel."""
 
@@ -80,7 +44,7 @@ class WaitingSlot(WorkerSlot):
     def send(self, sent: SentFrame, buffers: list[Any], now: float) -> None:
         assert self._incarnation is not None
         if sent.items:
-            sent.seat = self.index * self._window + self._free.pop()
+            self._free.pop()
             self.alone = sent.items[0].suspect
         self.frames.append(sent)
         if len(self.frames) <= self.concurrency:
@@ -104,7 +68,7 @@ class WaitingSlot(WorkerSlot):
         sent.answered = True
         now = self.running_since = self._now()
         if sent.items:
-            self._free.append(sent.seat - self.index * self._window)
+            self._free.append(sent.seat)
             self.alone = False
             for timers in (self._hangs, self._deserted):
                 timer = timers.pop(sent.frame_id, None)
@@ -141,7 +105,7 @@ class WaitingSlot(WorkerSlot):
 
     def _hung(self, sent: SentFrame, began: float, limit: float) -> None:
         turn = began
-        if self._in_turn and self._timeout is not None:
+        if self._timeout is not None and self._owner.in_turn:
             # Not later than if all that were in progress with it had taken all of their time.
             latest = sent.began + (self.concurrency - 1) * self._timeout
             turn = max(began, min(self.running_since, latest))
@@ -157,7 +121,8 @@ class WaitingSlot(WorkerSlot):
     # -- who takes the next batch ---------------------------------------------------------------------------------
 
     def free_seat(self) -> int:
-        return self.index * self._window + (self._free[-1] if self._free else 0)
+        return self._free[-1]
 
-    def seats(self) -> Iterable[int]:
-        return range(self.index * self._window, (self.index + 1) * self._window)
+    def seats(self) -> range:
+        window = self._owner.window
+        return range(self.index * window, (self.index + 1) * window)

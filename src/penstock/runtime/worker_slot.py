@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -69,6 +69,14 @@ class SlotOwner(Protocol):
     """What is done to a worker that has to end, as the log says it."""
     recalls: bool
     """Whether its workers can be told to leave out what they have not begun."""
+    concurrency: int
+    """The batches that a worker runs at once."""
+    window: int
+    """The most batches that a worker holds."""
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether the batches in progress wait for each other: `predict` is plain, and takes one after the other."""
 
     def start_of(self, index: int) -> WorkerStart:
         """Where and how an incarnation of worker `index` starts."""
@@ -174,9 +182,8 @@ class WorkerSlot(FrameHolder):
         health: WorkerHealth,
         clock: Clock,
         start_incarnation: StartIncarnation,
-        concurrency: int = 1,
     ) -> None:
-        super().__init__(concurrency)
+        super().__init__(owner.concurrency)
         self.stage = stage
         """The stage's name."""
         self.index = index
@@ -712,9 +719,9 @@ class WorkerSlot(FrameHolder):
         """The number under which the queue is to know who runs the next batch of this worker."""
         return self.index
 
-    def seats(self) -> Iterable[int]:
+    def seats(self) -> range:
         """All such numbers of this worker."""
-        return (self.index,)
+        return range(self.index, self.index + 1)
 
     def __str__(self) -> str:
         return f"worker {self.index} of stage {self.stage!r}"

@@ -40,6 +40,7 @@ class Owner:
 
     ending = "killed"
     recalls = True
+    concurrency, window, in_turn = 1, 2, True
 
     def __init__(self) -> None:
         self.events: list[tuple] = []
