@@ -13,18 +13,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from penstock.codec.schema import Signature
 from penstock.transport.channel import WorkerEnd
 from penstock.transport.framing import Frame, Kind, encode_control, encode_slab_note
 from penstock.transport.messages import Hello, Launch, Lost, counts_payloads, pack, unpack
 from penstock.worker.counting import Counted, Counting, flush_counts
 from penstock.worker.current_call import CurrentCall, announce
-from penstock.worker.device_errors import ran_out_of_memory
 from penstock.worker.device_memory import DeviceMemory
-from penstock.worker.making import expect_kind, formats_asked_for, make_runner, tell_shortages
-from penstock.worker.problems import USER_ERRORS, describe_error
+from penstock.worker.making import expect_kind, formats_asked_for, make_runner, tell_failed, tell_shortages
+from penstock.worker.problems import USER_ERRORS
 from penstock.worker.runner import Runner
 from penstock.worker.stage_life import check_health, tear_down, warm_up_stage
 from penstock.worker.worker_slabs import WorkerSlabs
@@ -81,10 +78,7 @@ def _work_in_turn(
         on_examples = True
         _warm_up(launch, stage, runner, types)
     except USER_ERRORS as error:
-        problem = msgspec.structs.replace(
-            describe_error(error), on_examples=on_examples, out_of_memory=ran_out_of_memory(error)
-        )
-        end.send(encode_control(Kind.FAILED, pack(problem)))
+        tell_failed(end, error, on_examples=on_examples)
         return
     on_ready()
     tell_shortages(end, runner)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import msgspec
+
 from penstock.codec.decode import ItemDecoder
 from penstock.codec.encode import ItemEncoder
 from penstock.codec.formats import Codec
@@ -16,11 +18,13 @@ from penstock.codec.schema import Signature, offers
 from penstock.codec.type_check import ResultWatch
 from penstock.errors import ProtocolError
 from penstock.transport.channel import WorkerEnd
-from penstock.transport.framing import Frame, Kind, encode_shortage
-from penstock.transport.messages import Launch
+from penstock.transport.framing import Frame, Kind, encode_control, encode_shortage
+from penstock.transport.messages import Launch, pack
 from penstock.worker.current_call import CurrentCall
 from penstock.worker.declared import declaration_of, declared_signature
+from penstock.worker.device_errors import ran_out_of_memory
 from penstock.worker.loading import import_target
+from penstock.worker.problems import describe_error
 from penstock.worker.runner import WATCHED_RESULTS, Runner
 from penstock.worker.stage import WorkerInfo, make_stage
 from penstock.worker.worker_slabs import WorkerSlabs
@@ -85,6 +89,14 @@ def formats_asked_for(launch: Launch, result: Any) -> tuple[Codec, ...]:
     if not launch.last:
         return (launch.crossing,)
     return offers(result) if launch.served else (Codec.PICKLE, *offers(result))  # calls in process get a pickle
+
+
+def tell_failed(end: WorkerEnd, error: BaseException, *, on_examples: bool) -> None:
+    """Send why the stage could not be set up, or does not run its examples."""
+    problem = msgspec.structs.replace(
+        describe_error(error), on_examples=on_examples, out_of_memory=ran_out_of_memory(error)
+    )
+    end.send(encode_control(Kind.FAILED, pack(problem)))
 
 
 def tell_shortages(end: WorkerEnd, runner: Runner) -> None:

@@ -21,8 +21,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from penstock.errors import ProtocolError
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.transport.channel import WorkerEnd
@@ -31,11 +29,10 @@ from penstock.transport.messages import Launch, pack
 from penstock.worker.blocked_loop import LoopWatch
 from penstock.worker.counting import Counting, count_in_thread, counting_here
 from penstock.worker.current_call import CallOfContext, announce
-from penstock.worker.device_errors import ran_out_of_memory
 from penstock.worker.device_memory import DeviceMemory
-from penstock.worker.making import Made, expect_kind, formats_asked_for, make_runner, tell_shortages
+from penstock.worker.making import Made, expect_kind, formats_asked_for, make_runner, tell_failed, tell_shortages
 from penstock.worker.plain_calls import PlainCalls
-from penstock.worker.problems import USER_ERRORS, describe_error
+from penstock.worker.problems import USER_ERRORS
 from penstock.worker.stage_life import tell_failed_teardown, tell_misfit, tell_troubles
 from penstock.worker.stage_loop import live_in, wait_for_last
 from penstock.worker.waiting_runner import WaitingRunner, WaitingWork
@@ -60,19 +57,12 @@ def work_in_event_loop(
         thread = threading.Thread(target=worker.run_loop, name="penstock-loop", daemon=True)
         thread.start()
     except USER_ERRORS as error:
-        _tell_failed(end, error, on_examples=False)
+        tell_failed(end, error, on_examples=False)
         return
     worker.plain.serve()
     thread.join()
     if worker.error is not None:
         raise worker.error
-
-
-def _tell_failed(end: WorkerEnd, error: BaseException, *, on_examples: bool) -> None:
-    problem = msgspec.structs.replace(
-        describe_error(error), on_examples=on_examples, out_of_memory=ran_out_of_memory(error)
-    )
-    end.send(encode_control(Kind.FAILED, pack(problem)))
 
 
 class _WaitingWorker:
@@ -164,7 +154,7 @@ class _WaitingWorker:
             on_examples = True
             await self._warm_up()
         except USER_ERRORS as error:
-            _tell_failed(self._end, error, on_examples=on_examples)
+            tell_failed(self._end, error, on_examples=on_examples)
             return False
         self._on_ready()
         tell_shortages(self._end, made.runner)
