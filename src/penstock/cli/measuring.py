@@ -77,12 +77,11 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
         ConfigError: a stage is pinned to cores that this process may not use, or there is no such GPU.
     """
     here, allowed = gpus_here(os.environ), allowed_cores()
-    measured = [spec.external is None for spec in service.stages]
-    fed = [here_too and not spec.examples for here_too, spec in zip(measured, service.stages, strict=True)]
+    fed = [spec.external is None and not spec.examples for spec in service.stages]
     given = False
     """Whether the stage before gives items to one that has no examples."""
     for index, spec in enumerate(service.stages):
-        given = measured[index] and (bool(spec.examples) or given)
+        given = spec.external is None and (bool(spec.examples) or given)
         if spec.external is not None:
             yield StageToMeasure(spec.name, "its workers attach from outside")
         elif not given:
