@@ -243,7 +243,7 @@ def reclaim(frames: Sequence[SentFrame], *, innocent: bool, retry: bool, concurr
     """Sort the items of a worker that ended and held `frames`, oldest first, and ran `concurrency` of them at once.
 
     `innocent` says that it was ended by us, and nothing it held can have killed it.  `retry` says whether an item whose
-    worker died runs once more.  Those that may have run, which are the oldest frames', are marked so.
+    worker died runs once more.  Items that may have run, which are those of the oldest frames, are marked so.
     """
     found = Reclaimed()
     for position, frame in enumerate(frames):

@@ -206,7 +206,7 @@ class StageSlabs(NamedTuple):
     """What one stage has of the slabs: what its workers read, and what each writes."""
 
     inputs: Slab | None
-    """None where they come inline: from workers outside, from a waiting stage, or to one."""
+    """The slab of its inputs; without one they come inline: from workers outside, from a waiting stage, or to one."""
     parts: list[ResultPart]
     """Empty for a waiting stage."""
     least: int
@@ -225,7 +225,7 @@ class StageSlabs(NamedTuple):
         )
 
     def order(self, worker: int) -> SlabOrder | None:
-        """What worker `worker` is told; None where it has nothing of the slabs."""
+        """The slabs that worker `worker` is told of; None where it has nothing of them."""
         return self.parts[worker].order(self.inputs, self.least) if self.parts else None
 
 

@@ -1,4 +1,4 @@
-"""What can be a stage: a function, or a class whose methods are called and return, or are awaited.
+"""Check that something can be a stage: a function, or a class whose methods are called and return, or are awaited.
 
 Contract
 --------

@@ -24,7 +24,7 @@ from penstock.spelling import is_slip, nearest
 from penstock.worker.stage import METHODS, Stage
 
 IDLE_METHODS = ("health",)
-"""What a worker calls too, where it is a method that takes nothing: much else is called so."""
+"""Further methods that a worker calls, where they take nothing: much else is called so."""
 VALUES = ("examples", "batch")
 """What is read of a class."""
 SAME_AS = {

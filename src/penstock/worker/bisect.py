@@ -8,9 +8,9 @@ Every call after the first gets fresh values, so that no call sees what an earli
 a call are passed on before the next call, which may write its own results into the same memory.
 
 A wrong number of results is the stage's fault, whatever the batch, and is not bisected; nor is a coroutine in place of
-them.  An `InvalidItem` that is
-raised for a whole batch is bisected: it names no item, and only the caller of the bad item may be told that it is at
-fault.  An `InvalidItem` that is returned in its item's place, or raised by `preprocess`, needs no second run.
+them.  An `InvalidItem` that is raised for a whole batch is bisected: it names no item, and only the caller of the bad
+item may be told that it is at fault.  An `InvalidItem` that is returned in its item's place, or raised by `preprocess`,
+needs no second run.
 
 Where there was no memory for a batch, what the call held is let go of first.  Then halves run until each item has run
 or failed alone, whatever that costs, also where bisection is off: the fault is in the size, and each item may be right.

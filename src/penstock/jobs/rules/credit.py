@@ -2,9 +2,11 @@
 
 A job that lies in one consumer while another is idle is late for nothing.  So what is held and not begun is at most one
 batch for each worker of the first stage, which is what a worker runs next; where that stage is a waiting one, as many
-as its workers may have in progress.  Jobs whose inputs are fetched have places
-of their own: the model does not wait for the network then, and an input that never comes takes no job's place that has
-its own.  Jobs that were fetched and are more than the model needs next keep their places until it has begun with them.
+as its workers may have in progress.
+
+Jobs whose inputs are fetched have places of their own: the model does not wait for the network then, and an input that
+never comes takes no job's place that has its own.  Jobs that were fetched and are more than the model needs next keep
+their places until it has begun with them.
 
 Everything is counted for each service by itself, so that a slow one takes nothing from the others.
 """
