@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import pickle
 import socket
-import sys
 import threading
 import time
 
-import msgspec
-
+from launches import launch_of
 from penstock.codec.formats import Codec
-from penstock.config import LogOptions, StageOptions
 from penstock.transport.framing import (
     FrameDecoder,
     Kind,
@@ -23,39 +19,15 @@ from penstock.transport.framing import (
     encode_recall,
     encode_slab_note,
 )
-from penstock.transport.messages import Launch, Problem, StageRef, pack, unpack
+from penstock.transport.messages import Problem, pack, unpack
 from penstock.transport.worker_socket import SocketWorkerEnd
 from penstock.worker.loop import work
 
 PATIENCE_SECONDS = 20.0
 
 
-def launch_of(**fields):
-    setup = fields.pop("setup", {})
-    order = Launch(
-        service="svc",
-        stage="wait",
-        index=0,
-        count=1,
-        gpus=(),
-        ref=StageRef("", ""),
-        setup=pickle.dumps(setup),
-        sys_path=[os.fsencode(entry) for entry in sys.path],
-        batched=False,
-        max_size=4,
-        options=StageOptions(),
-        first=True,
-        last=True,
-        behind="",
-        crossing=Codec.PICKLE,
-        validate=False,
-        validate_results=False,
-        allow_nan=False,
-        logs=LogOptions(),
-        served=False,
-        concurrency=64,
-    )
-    return msgspec.structs.replace(order, **fields)
+def waiting_launch(**fields):
+    return launch_of(**{"service": "svc", "stage": "wait", "index": 0, "count": 1, "concurrency": 64, **fields})
 
 
 def batch_of(frame_id, *values, left=math.inf, names=b""):
@@ -82,7 +54,7 @@ class Coordinator:
         )
         self.thread.start()
         assert self.next().kind is Kind.HELLO
-        self.write(encode_control(Kind.LAUNCH, pack(launch_of(**fields))))
+        self.write(encode_control(Kind.LAUNCH, pack(waiting_launch(**fields))))
 
     def _work(self, end, target):
         try:

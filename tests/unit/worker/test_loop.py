@@ -10,14 +10,13 @@ import sys
 import weakref
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
 import penstock as ps
+from launches import launch_of
 from penstock.codec.example import Example
 from penstock.codec.formats import Codec
-from penstock.config import LogOptions, StageOptions
 from penstock.errors import ProtocolError
 from penstock.transport.framing import (
     SLAB_VERSION,
@@ -31,7 +30,7 @@ from penstock.transport.framing import (
     read_shortage,
 )
 from penstock.transport.messages import Counts as Counted
-from penstock.transport.messages import Hello, Launch, Lost, Problem, StageRef, pack, unpack
+from penstock.transport.messages import Hello, Lost, Problem, StageRef, pack, unpack
 from penstock.worker.device_memory import INTERVAL_SECONDS
 from penstock.worker.loop import counting_over, work
 from penstock.worker.stage import Stage, WorkerInfo
@@ -51,30 +50,8 @@ class ScriptedEnd:
         self.sent += FrameDecoder(slabs=True).feed(b"".join(buffers))
 
 
-def launch(*, setup=None, batched=False, ref=None, **fields):
-    order = Launch(
-        service="s",
-        stage="embed",
-        index=1,
-        count=3,
-        gpus=(),
-        ref=ref or StageRef("", ""),
-        setup=pickle.dumps(setup or {}),
-        sys_path=[os.fsencode(entry) for entry in sys.path],
-        batched=batched,
-        max_size=4,
-        options=StageOptions(),
-        first=True,
-        last=True,
-        behind="",
-        crossing=Codec.PICKLE,
-        validate=False,
-        validate_results=False,
-        allow_nan=False,
-        logs=LogOptions(),
-        served=False,
-    )
-    return encode_control(Kind.LAUNCH, pack(msgspec.structs.replace(order, **fields)))
+def launch(**fields):
+    return encode_control(Kind.LAUNCH, pack(launch_of(**fields)))
 
 
 def batch(frame_id, *values):

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from launches import launch_of
 from penstock.codec import pickle_
 from penstock.codec.formats import Codec
-from penstock.config import LogOptions, StageOptions
 from penstock.core.payload import Handle, join_payload
 from penstock.errors import ProtocolError
 from penstock.transport.framing import FrameDecoder, Kind, Status, encode_batch, encode_control, encode_slab_note
-from penstock.transport.messages import Kept, Launch, Released, SlabOrder, StageRef, Trim, pack, unpack
+from penstock.transport.messages import Kept, Released, SlabOrder, Trim, pack, unpack
 from penstock.transport.slab import Slab
 from penstock.transport.slab_pieces import Pieces
 from penstock.worker.loop import work
@@ -67,12 +67,7 @@ class Coordinator:
             "inputs": 1, "input_bytes": SIZE, "results": 2, "part_offset": HALF, "part_bytes": HALF, "held": [],
             "next_serial": 1, "least": LEAST,
         }  # fmt: skip
-        order = Launch(
-            service="s", stage="embed", index=1, count=2, gpus=(), ref=StageRef("", ""), setup=pickle.dumps({}),
-            sys_path=[], batched=True, max_size=8, options=StageOptions(), first=True, last=True, behind="",
-            crossing=Codec.PICKLE, validate=False, validate_results=False, allow_nan=False, logs=LogOptions(),
-            served=False, slabs=SlabOrder(**{**fields, **slabs}),
-        )  # fmt: skip
+        order = launch_of(count=2, sys_path=[], batched=True, max_size=8, slabs=SlabOrder(**{**fields, **slabs}))
         self.say(encode_control(Kind.LAUNCH, pack(order)))
 
     def batch(self, frame_id, *items, codec_in=Codec.RAW, codec_out=Codec.RAW, handles=None):

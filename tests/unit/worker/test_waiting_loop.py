@@ -25,7 +25,7 @@ from penstock.transport.messages import Problem, pack, unpack
 from penstock.worker.current_call import current_requests
 from penstock.worker.loop import counting_over, work
 from penstock.worker.stage import Stage
-from waiting_coordinator import PATIENCE_SECONDS, Coordinator, batch_of, ended, launch_of, problem_of
+from waiting_coordinator import PATIENCE_SECONDS, Coordinator, batch_of, ended, problem_of, waiting_launch
 
 
 @pytest.fixture
@@ -764,7 +764,7 @@ async def test_a_worker_that_is_a_thread_does_the_same_over_memory_and_what_it_c
 
     thread = threading.Thread(target=run)
     thread.start()
-    channel.send(encode_control(Kind.LAUNCH, pack(launch_of())))
+    channel.send(encode_control(Kind.LAUNCH, pack(waiting_launch())))
     await sink.until_frames(2)
     for frame_id in (1, 2):
         channel.send(batch_of(frame_id, frame_id))
@@ -791,7 +791,7 @@ def test_a_stage_is_measured_with_one_batch_at_a_time():
             return xs
 
     found = []
-    order = launch_of(batched=True, max_size=1)
+    order = waiting_launch(batched=True, max_size=1)
     end = _MeasuringEnd("stage", order, [pickle.dumps(1)], 4, found.append, results=-1)
     work(end, target=Measured, on_loaded=end.loaded)
     assert [report.size for report in found if isinstance(report, BatchRan)] == [1, 2, 4]
