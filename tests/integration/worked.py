@@ -163,22 +163,28 @@ class Queue:
 
         With `files` its input is read from a file, and its output written to one.
         """
+        self.store.submit([self._new(job_id, result, files=files, **asked)])
+        return job_id
+
+    def _new(self, job_id: str, result: Any, *, files: bool, **asked: Any) -> NewJob:
         more = {name: asked.pop(name) for name in ("priority", "delay", "deadline") if name in asked}
         body = json.dumps(asked).encode()
         if files:
             (self.inputs / job_id).write_bytes(body)
             more |= {"input_url": f"file://{self.inputs}/{job_id}", "output": f"file://{self.outputs}/{job_id}"}
-        self.store.submit([NewJob(job_id, b"" if files else body, digest=job_id, **more)])
         if result is not None:
             self._results[job_id] = result
-        return job_id
+        return NewJob(job_id, b"" if files else body, digest=job_id, **more)
 
     def submit_many(
         self, count: int, *, seconds: float = 0.02, prefix: str = "job", expected: Any = None, **more: Any
     ) -> list[str]:
-        """Submit so many jobs, each third of them with files."""
-        return [
-            self.submit(
+        """Submit so many jobs at once, each third of them with files.
+
+        At once, because a consumer that is stopped amid a write to an SQLite file lets nobody else write there.
+        """
+        jobs = [
+            self._new(
                 f"{prefix}-{n:03}",
                 2 * n if expected is None else expected,
                 x=n,
@@ -188,6 +194,8 @@ class Queue:
             )
             for n in range(count)
         ]
+        self.store.submit(jobs)
+        return [job.id for job in jobs]
 
     def jobs(self) -> list[Job]:
         """All jobs, as they are now."""
