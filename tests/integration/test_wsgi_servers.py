@@ -322,14 +322,14 @@ def test_a_service_that_cannot_start_says_why_and_tries_again(gunicorn):
     server = gunicorn(*GTHREAD, "-c", "impatient.py", "served:unfit")
     status, body = server.ask("POST", "/predict", b"1", content_type="application/json")
     assert (status, "no weights" in json.loads(body)["detail"]) == (503, True), body
-    assert "tries again" in json.loads(body)["detail"]
+    assert "retries" in json.loads(body)["detail"]
     status, body = server.ask("GET", "/readyz")
     assert (status, "no weights" in json.loads(body)["detail"]) == (503, True), body
     assert server.ask("GET", "/livez")[0] == 200
     (server.folder / "weights").touch()
     until_now(lambda: server.ask("GET", "/readyz")[0] == 200, "the next try", patience=30, context=server.log)
     assert server.predict(1) == 1
-    assert server.log().count("the service could not start") == 1
+    assert server.log().count("the service failed to start") == 1
 
 
 def test_a_hook_that_cannot_start_the_service_ends_gunicorn(gunicorn):

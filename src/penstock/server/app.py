@@ -140,7 +140,7 @@ class App:
     def _with_health_path(self, path: str) -> RouteTable:
         """The table with one more path; ConfigError if it is in use."""
         if path.encode() in self._table.fixed or self._table.with_variables(path.encode()) is not None:
-            raise ConfigError(f"health_path cannot be {path}, because the server has something else at that path")
+            raise ConfigError(f"health_path cannot be {path}: the server already uses this path")
         page = PageRoute(path, self.health.status, self.problems, guarded=False, bounded=False)
         return RouteTable([*self._table.all, page])
 
@@ -333,7 +333,12 @@ class App:
             route: Route | None = request.route
             judged = None if route is None else route.judge_body(request, own)
             if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
-                judged = self.problems.answer(Overloaded("Too many bytes of pages are held.", reason="bytes"), request)
+                judged = self.problems.answer(
+                    Overloaded(
+                        "Too many buffered bytes for the server's own endpoints. Try again later.", reason="bytes"
+                    ),
+                    request,
+                )
             return None if judged is None else self._to_page(request, judged)
         held = engine.held_bytes - engine.answer_bytes
         if held <= engine.options.max_queued_bytes or held <= own:
@@ -391,7 +396,10 @@ class App:
         if request.method != route.method and not (route.method == "GET" and request.method == "HEAD"):
             return self._other_method(request, route)
         if self._page_bytes > self._page_bytes_limit and route.bounded:
-            return self.problems.answer(Overloaded("Too many pages lie unread.", reason="bytes"), request)
+            return self.problems.answer(
+                Overloaded("Too many unsent responses of the server's own endpoints. Try again later.", reason="bytes"),
+                request,
+            )
         if not request.tenant and isinstance(route, ServiceRoute):
             return self._read_tenant(request)
         return None
@@ -401,7 +409,7 @@ class App:
         name = self.identities.named(request.headers)
         if name is None:
             field = self.options.tenant_header
-            return self.problems.refuse(400, f"{field} must be of 1 to 64 letters, digits and `._-`", request.id)
+            return self.problems.refuse(400, f"{field} must be 1 to 64 letters, digits or `._-`", request.id)
         request.tenant = name
         return None
 
@@ -412,7 +420,7 @@ class App:
         if holder is not None:
             request.tenant = holder
             return None
-        unknown = "the API key that was sent is not a known one; "
+        unknown = "unknown API key; "
         return self.problems.refuse(
             401,
             (unknown if has_key(request.headers) else "")
@@ -443,17 +451,19 @@ class App:
         place = b"../" + request.path[:-1].rpartition(b"/")[2]
         if request.query:
             place += b"?" + request.query
-        detail = "the path ends in a slash too much; Location has the one that is meant"
+        detail = "the path has a trailing slash; use the URL in the Location header"
         return self.problems.refuse(308, detail, request.id, ((b"location", place),))
 
     def _unknown(self, request: HttpRequest) -> Response:
         if request.path == b"*" and request.method == "OPTIONS":  # about the server as a whole (RFC 9110, 9.3.7)
             return Response(204, b"", b"", ((b"allow", b"GET, HEAD, POST, OPTIONS"),))
         if request.method == "CONNECT":
-            return self.problems.refuse(405, "this is no proxy", request.id, ((b"allow", b""),))
+            return self.problems.refuse(
+                405, "CONNECT is not supported: this server is not a proxy", request.id, ((b"allow", b""),)
+            )
         if not self._calls:
             paths = ", ".join(path.decode() for path in self._routes)
-            return self.problems.refuse(404, f"there is nothing at this path; here are {paths}", request.id)
+            return self.problems.refuse(404, f"there is nothing at this path; this server has {paths}", request.id)
         calls = ", ".join(self._calls)
         return self.problems.refuse(404, f"there is nothing at this path; POST to {calls}, or read /docs", request.id)
 
@@ -494,7 +504,7 @@ def _check_names(names: Sequence[str], own: Iterable[Route]) -> None:
     taken = {route.path.split("/")[1] for route in own} | {kind.verb for kind in KINDS}
     for name in names:
         if name in taken:
-            raise ConfigError(f"a service cannot be served as {name!r}, because /{name} is a path of the server's own")
+            raise ConfigError(f"a service cannot be named {name!r}: the server itself uses the path /{name}")
 
 
 def _check_paths(calls: Mapping[str, ServiceRoute], own: Iterable[Route]) -> None:

@@ -45,8 +45,8 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 UNSTARTED = (
-    "The service was never started: a mounted app receives no lifespan. Let the outer app enter ours "
-    "(`lifespan=app.lifespan`), or start it with `async with service`."
+    "The service was never started: a mounted app receives no lifespan. Set "
+    "`lifespan=app.lifespan` on the outer app, or start the service with `async with service`."
 )
 
 log = guarded_logger("penstock.server")
@@ -81,7 +81,7 @@ class AsgiApp:
             await self._live(receive, send)
         elif scope["type"] == "websocket":
             await receive()
-            await send({"type": "websocket.close", "code": 1000, "reason": "no websockets here"})
+            await send({"type": "websocket.close", "code": 1000, "reason": "WebSocket is not supported"})
         else:
             raise ValueError(f"cannot serve an ASGI scope of type {scope['type']!r}")
 
@@ -108,7 +108,7 @@ class AsgiApp:
         try:
             await life.__aenter__()
         except Exception as error:
-            log.exception("the service could not start")
+            log.exception("the service failed to start")
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -116,7 +116,7 @@ class AsgiApp:
         try:
             await life.__aexit__(None, None, None)
         except Exception as error:
-            log.exception("the service did not stop well")
+            log.exception("error during shutdown")
             await send({"type": "lifespan.shutdown.failed", "message": str(error)})
             return
         await send({"type": "lifespan.shutdown.complete"})
@@ -198,7 +198,7 @@ class _Call(GatewayCall):
             await self._wait(answer)
         response = answer.result()
         if response is DROPPED:
-            raise DroppedError("this call is dropped on purpose, by chaos; the server ends it as it can")
+            raise DroppedError("chaos: request dropped on purpose; the server closes it as its protocol allows")
         return response
 
     async def _wait(self, answer: asyncio.Future[Response]) -> None:
@@ -228,7 +228,7 @@ class _Call(GatewayCall):
             with calling_later(self._app.clock, left, self._interrupt), self._interruptible():
                 await self._gather_body()
         except _InterruptedError:
-            detail = f"the body was not whole within {allowed:g} s, the time this request has"
+            detail = f"the request body was incomplete after {allowed:g} s, the time limit of this request"
             raise _RefusedError(self._app.refuse(408, detail, request)) from None
 
     async def _gather_body(self) -> None:
@@ -307,7 +307,7 @@ def _left(error: Exception) -> _ClientLeftError:
     A server should say so with an OSError.  Some raise what their transport raises, a RuntimeError with uvloop.
     """
     if not isinstance(error, (OSError, _InterruptedError)):
-        log.debug("a client has left, or the server is broken: %r", error)
+        log.debug("client disconnected, or the ASGI server failed: %r", error)
     return _ClientLeftError()
 
 

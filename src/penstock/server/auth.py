@@ -35,7 +35,7 @@ class ApiKeys:
         self._secret = secrets.token_bytes(32)
         self._names = {self._digest(hashlib.sha256(key).digest()): "" for key in keys}
         if not self._names and not tenants:
-            raise ConfigError("there is no API key: nobody could ever call this server")
+            raise ConfigError("no API key is given: no client could call this server")
         self._names.update((self._digest(sha256), name) for sha256, name in (tenants or {}).items())
 
     def with_tenants(self, tenants: Mapping[bytes, str]) -> ApiKeys:
@@ -90,10 +90,10 @@ def read_keys(path: str) -> ApiKeys:
         if not key or key.startswith(b"#"):
             continue
         if len(key.split()) > 1:
-            raise ConfigError(f"api_key_file {path!r}: the key in line {number} holds a space")
+            raise ConfigError(f"api_key_file {path!r}: the key in line {number} contains a space")
         if _CONTROL.search(key):
-            raise ConfigError(f"api_key_file {path!r}: the key in line {number} holds a control character")
+            raise ConfigError(f"api_key_file {path!r}: the key in line {number} contains a control character")
         keys.append(key)
     if not keys:
-        raise ConfigError(f"api_key_file {path!r} holds no key")
+        raise ConfigError(f"api_key_file {path!r} contains no key")
     return ApiKeys(keys)

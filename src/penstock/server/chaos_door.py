@@ -44,7 +44,7 @@ class ChaosDoor:
         """The ids of the requests in hand that were in a batch whose worker was killed."""
         self._watched: dict[str, HostedEngine] = {}
         """The engine of each service whose batches are counted."""
-        log.warning("chaos is on, and causes faults in calls: %s", chaos.words)
+        log.warning("chaos is enabled, and causes faults in requests: %s", chaos.words)
 
     def handle(self, route: ServiceRoute, request: HttpRequest, reply: Reply) -> None:
         """Pass a call on to its `route`, now or later, or end it in its own way."""

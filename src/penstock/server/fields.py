@@ -28,7 +28,7 @@ def join_fields(fields: list[tuple[bytes, bytes]], single: frozenset[bytes] = fr
         name, value = raw_name.lower(), raw_value.strip(b" \t")
         if name in headers:
             if name in single:
-                raise RequestRefused(400, f"the field {name.decode('ascii')} is repeated")
+                raise RequestRefused(400, f"the header {name.decode('ascii')} is repeated")
             value = headers[name] + b", " + value
         headers[name] = value
     return headers
@@ -46,5 +46,5 @@ def read_length(announced: bytes | None) -> int:
 def judge_encoding(encoding: bytes | None) -> tuple[int, str] | None:
     """Status and detail of the refusal where Content-Encoding names a compression, else None."""
     if encoding is not None and encoding.lower() not in (b"", b"identity"):
-        return 415, "compressed request bodies are not accepted"
+        return 415, "compressed request bodies are not supported"
     return None

@@ -37,7 +37,7 @@ def judge_size(app: App, request: HttpRequest, nbytes: int) -> Response | None:
     limit = app.options.max_body
     if nbytes <= limit:
         return None
-    return app.refuse(413, f"the body is larger than {limit} bytes", request)
+    return app.refuse(413, f"the request body is larger than {limit} bytes (max_body)", request)
 
 
 def answer_fields(request: HttpRequest, response: Response) -> list[tuple[bytes, bytes]]:

@@ -40,7 +40,7 @@ def cut_overdue(holders: Iterable[AnswerHolder], now: float) -> None:
             given_back += nbytes
     if cut:
         log.warning(
-            "more bytes of answers are held than max_queued_bytes: cut %d clients, which left %d unread too long",
+            "unsent responses exceed max_queued_bytes: closed %d slow clients (%d bytes unsent)",
             cut,
             given_back,
         )

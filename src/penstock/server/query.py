@@ -38,7 +38,7 @@ def read_query(query: bytes, known: Mapping[str, type]) -> dict[str, Any]:
         if name not in known:
             raise ConfigError(_unknown(name, known))
         if name in found:
-            raise ConfigError(f"the parameter {name!r} is there twice")
+            raise ConfigError(f"the parameter {name!r} is repeated")
         found[name] = _value(name, text, known[name])
     return found
 
@@ -46,10 +46,10 @@ def read_query(query: bytes, known: Mapping[str, type]) -> dict[str, Any]:
 def _unknown(name: str, known: Mapping[str, type]) -> str:
     shown = name[:_SHOWN]
     if not known:
-        return f"there is no parameter {shown!r}: none is taken here"
+        return f"unknown parameter {shown!r}: this path has no parameters"
     near = nearest(shown, known, _LIKELY)
-    hint = f": did you mean {near!r}?" if near else f"; there are {', '.join(known)}"
-    return f"there is no parameter {shown!r} here{hint}"
+    hint = f": did you mean {near!r}?" if near else f"; this path has {', '.join(known)}"
+    return f"unknown parameter {shown!r}{hint}"
 
 
 def _value(name: str, text: str, kind: type) -> str | int | float:

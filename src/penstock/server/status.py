@@ -62,7 +62,7 @@ CLIENT_LEFT = 499
 
 KINDS: dict[type[RequestError], tuple[str, str]] = {
     InvalidItem: ("invalid-item", "Invalid item"),
-    Overloaded: ("overloaded", "Too much work"),
+    Overloaded: ("overloaded", "Service full"),
     QuotaExceeded: ("quota-exceeded", "Quota exceeded"),
     DeadlineExceeded: ("deadline-exceeded", "Deadline exceeded"),
     StageFailed: ("stage-failed", "Stage failed"),
@@ -75,8 +75,8 @@ KINDS: dict[type[RequestError], tuple[str, str]] = {
 
 
 JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
-    FormatNotTaken: ("format-not-taken", "Format not taken", 415),
-    FormatNotGiven: ("format-not-given", "Format not given", 406),
+    FormatNotTaken: ("format-not-taken", "Format not supported", 415),
+    FormatNotGiven: ("format-not-given", "Format not acceptable", 406),
     JobNotFound: ("job-not-found", "No such job", 404),
     JobConflict: ("job-conflict", "Job conflict", 409),
     JobTooLarge: ("job-too-large", "Input too large", 413),
@@ -85,7 +85,7 @@ JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
     JobCancelled: ("job-cancelled", "Job cancelled", 410),
     JobExpired: ("job-expired", "Job expired", 410),
     StoreUnavailable: ("store-unavailable", "Queue unavailable", 503),
-    TransferRefused: ("place-refused", "Place refused", 422),
+    TransferRefused: ("place-refused", "Location not allowed", 422),
 }
 """The same of what becomes of calls about jobs, and the status of each."""
 BY_INPUT = "input"
@@ -164,9 +164,9 @@ class Problems:
         if isinstance(error, StageFailed):
             told = f"Stage {error.stage!r} {error.deed}"
             if logged:
-                return f"{told}; the log of the server has it under this id."
+                return f"{told}; the log of the server has the details under this id."
             if self.faults.writes:
-                return f"{told}; the log of the server counts it with others of its kind."
+                return f"{told}; the log of the server counts it with others of the same kind."
             return f"{told}."
         if isinstance(error, InvalidItem):
             return one_line(error.reason)
@@ -208,7 +208,7 @@ class Problems:
             "type": "urn:penstock:problem:chaos",
             "title": "Chaos",
             "status": 500,
-            "detail": "This server causes faults on purpose, and this is one of them: it was started with chaos.",
+            "detail": "This fault was caused on purpose: the server was started with chaos.",
             "request_id": request.id.decode(),
         }
         return respond(problem, retry=False)

@@ -34,7 +34,7 @@ SMALL_BODY_BYTES: Final = 64 * 1024
 """A body up to so long is read before its head is judged, which saves a turn of the loop: some 60 µs."""
 READ_BYTES: Final = 256 * 1024
 """Most bytes of a larger body that are read at once."""
-CUT_OFF: Final = "the body ended before it was whole"
+CUT_OFF: Final = "the request body ended before Content-Length"
 
 
 class _InterruptedAnswerError(BrokenPipeError):
@@ -124,7 +124,7 @@ class WsgiCall(GatewayCall):
             response = self._ask(self._judge_and_handle)
         assert response is not None, "the app has answered"
         if response is DROPPED:
-            raise _DroppedError(32, "the call is dropped on purpose, by chaos")
+            raise _DroppedError(32, "chaos: request dropped on purpose")
         return response
 
     def _read_small(self, length: int) -> None:
@@ -147,7 +147,7 @@ class WsgiCall(GatewayCall):
         The loop is told of a piece, and nobody waits for what it makes of it: it is looked at before the next one.
         """
         if length is None and not self._environ.get("wsgi.input_terminated"):
-            return self._refuse(411, "the server in front does not tell where a body in chunks ends; send a length")
+            return self._refuse(411, "the WSGI server does not mark the end of a chunked body; send a Content-Length")
         read, limit = self._environ["wsgi.input"].read, self._app.options.max_body
         got = 0
         while length is None or got < length:
@@ -169,7 +169,7 @@ class WsgiCall(GatewayCall):
 
     def _lateness(self) -> str:
         allowed = self._due - self._request.arrived
-        return f"the body was not whole within {allowed:g} s, the time this request has"
+        return f"the request body was incomplete after {allowed:g} s, the time limit of this request"
 
     def _refuse(self, status: int, detail: str) -> Response | None:
         return self._ask(lambda: self._reply(self._app.refuse(status, detail, self._request)))
@@ -189,7 +189,7 @@ class WsgiCall(GatewayCall):
             raise StopIteration
         if at:
             if self._cut:
-                raise _InterruptedAnswerError(32, "the answer was unread for too long")
+                raise _InterruptedAnswerError(32, "the client did not read the response in time (unread_timeout)")
             self._tell(partial(self._give_back, len(self._pieces[at - 1])))
         self._next = at + 1
         return bytes(self._pieces[at])

@@ -80,7 +80,7 @@ class WsgiServices:
         if self._error is not None:
             raise self._error
         if not self.ready:
-            raise NotReady("the services were stopped while they started", state=State.STOPPED)
+            raise NotReady("the services were stopped while they were starting", state=State.STOPPED)
 
     def stop(self) -> None:
         """Stop the services and end the thread; harmless where that was done."""
@@ -102,9 +102,9 @@ class WsgiServices:
             try:
                 await self._start_services()
             except Exception as error:  # a stage's module may raise anything
-                log.exception("the service could not start; the next try is in %g s", RETRY_SECONDS)
+                log.exception("the service failed to start; next attempt in %g s", RETRY_SECONDS)
                 self._error = error
-                self.app.problems.unstarted = f"The service could not start, and tries again: {one_line(str(error))}"
+                self.app.problems.unstarted = f"The service failed to start, and retries: {one_line(str(error))}"
                 self._settled.set()
                 await sleep_on(self.app.clock, RETRY_SECONDS)
             else:

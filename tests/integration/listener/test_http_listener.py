@@ -78,7 +78,7 @@ def test_without_ipv6_in_the_kernel_the_error_says_so(serve, monkeypatch):
         return make(family, *how, **more)
 
     monkeypatch.setattr("penstock.server.http1.binding.socket.socket", refuse)
-    with pytest.raises(StartFailed, match=r"^cannot listen on \[::\]:0: this kernel has no IPv6; name an address of"):
+    with pytest.raises(StartFailed, match=r"^cannot listen on \[::\]:0: this kernel has no IPv6; use an IPv4 address"):
         serve(host="::")
 
 
@@ -131,7 +131,7 @@ def test_an_address_that_is_not_ours_is_an_error(serve):
 
 
 def test_a_host_that_is_none_is_an_error(serve):
-    with pytest.raises(ConfigError, match="is no address to listen on"):
+    with pytest.raises(ConfigError, match="is not an address to listen on"):
         serve(host="no such host")
 
 

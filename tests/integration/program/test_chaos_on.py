@@ -14,7 +14,7 @@ CALLS = 150
 def test_every_call_is_answered_rightly_or_told_or_dropped(serve):
     chaos = "seed=7,error=0.1,delay=0.1:0.05,kill=0.05,drop=0.05"
     server = serve("--chaos", chaos, services=("two_workers",))
-    server.wait_for(f"chaos is on, and causes faults in calls: {chaos}")
+    server.wait_for(f"chaos is enabled, and causes faults in requests: {chaos}")
     assert server.health()["chaos"] == chaos
     found = {}
     for n in range(CALLS):

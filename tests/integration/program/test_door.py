@@ -123,7 +123,7 @@ def test_api_keys_guard_all_but_the_probes_and_the_page_and_stand_in_no_log(guar
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(None, "cannot be read"), ("# nobody\n", "holds no key"), ("a key\n", "holds a space")]
+    ("content", "words"), [(None, "cannot be read"), ("# nobody\n", "contains no key"), ("a key\n", "contains a space")]
 )
 def test_a_key_file_that_lets_nobody_in_is_an_error(module, content, words):
     folder = module()

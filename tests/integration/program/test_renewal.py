@@ -140,7 +140,7 @@ def test_a_bad_key_file_does_not_keep_the_certificate_from_being_renewed(serve, 
     keys.write_text("")
     pair.renew()
     hang_up(server, AGAIN)
-    server.wait_for("the old stays in use: api_key_file .* holds no key")
+    server.wait_for("the old stays in use: api_key_file .* contains no key")
     assert shown(server) == pair.encoded
 
 

@@ -148,7 +148,7 @@ def test_items_of_every_kind_are_decoded_and_answered(http, service, item, resul
     ("service", "item", "reason", "path"),
     [
         ("structs", {"x": [0, 1, 2, "3"]}, "expected `float`, got `str`", "$.x[3]"),
-        ("structs", [], "expected `object`, got `array`; a list of items goes to /structs/batch", ""),
+        ("structs", [], "expected `object`, got `array`; send a list of items to /structs/batch", ""),
         ("typeddicts", {"name": "x"}, "object missing required field `age`", ""),
     ],
 )

@@ -61,7 +61,7 @@ def test_what_cannot_be_imported_is_told(tmp_path, line, words):
     ("more", "words"),
     [
         ("", "different names, got"),
-        (", name='docs'", "is a path of the server's own"),
+        (", name='docs'", "the server itself uses the path"),
         (", name='other', cpus=[4095]", "cpus [4095] are not among the allowed cores"),
     ],
 )

@@ -98,7 +98,7 @@ def test_a_service_has_no_name_that_a_path_of_the_server_begins_with(fakes):
             with pytest.raises(ConfigError) as refused:
                 fakes.app(*services)
             assert str(refused.value) == (
-                f"a service cannot be served as {name!r}, because /{name} is a path of the server's own"
+                f"a service cannot be named {name!r}: the server itself uses the path /{name}"
             )
 
 
@@ -174,7 +174,7 @@ def test_format_headers_that_would_cost_much_to_take_apart_are_refused_unread(fa
         (fakes.call(app, accept="*/*," + value), 406),
     ):
         assert (call.status, call.refused) == (status, True)
-        assert "more than 4096 bytes or of more than 100 parts" in call.json["detail"]
+        assert "header is longer than 4096 bytes or has more than 100 parts" in call.json["detail"]
 
 
 def test_a_refusal_repeats_no_more_of_a_content_type_than_is_of_use(fakes):
@@ -382,11 +382,11 @@ def test_a_failure_of_a_stage_says_what_the_stage_did(fakes, type_name, words):
     service = fakes.Service()
     call = fakes.call(fakes.app(service))
     service.engine.submissions[0].settle(StageFailed("secret", stage="echo", type_name=type_name))
-    assert call.json["detail"] == f"Stage 'echo' {words}; the log of the server has it under this id."
+    assert call.json["detail"] == f"Stage 'echo' {words}; the log of the server has the details under this id."
 
 
-WRITTEN = "Stage 'echo' raised an exception; the log of the server has it under this id."
-COUNTED = "Stage 'echo' raised an exception; the log of the server counts it with others of its kind."
+WRITTEN = "Stage 'echo' raised an exception; the log of the server has the details under this id."
+COUNTED = "Stage 'echo' raised an exception; the log of the server counts it with others of the same kind."
 
 
 async def test_a_failure_that_the_log_has_not_is_not_said_to_be_there(fakes, caplog):
@@ -413,7 +413,7 @@ def test_a_log_without_failures_is_not_pointed_to(fakes, caplog):
 @pytest.mark.parametrize(
     ("error", "detail"),
     [
-        (InvalidItem("expected `str`, got `array`"), "expected `str`, got `array`; a list of items goes to /batch"),
+        (InvalidItem("expected `str`, got `array`"), "expected `str`, got `array`; send a list of items to /batch"),
         (InvalidItem("expected `str`, got `array`", path="$.x"), "expected `str`, got `array`"),
         (InvalidItem("expected `str`, got `int`"), "expected `str`, got `int`"),
     ],
@@ -620,7 +620,7 @@ def test_answers_that_nobody_reads_end_no_body_in_arrival(fakes):
 def test_what_the_carrier_refuses_is_a_problem_too(fakes):
     app = fakes.app()
     call = fakes.call(app, x_request_id="mine")
-    response = app.refuse(413, "the body is larger than 10 bytes", call.request)
+    response = app.refuse(413, "the request body is larger than 10 bytes (max_body)", call.request)
     assert response.status == 413
     assert b'"request_id":"mine"' in response.body
     alone = app.refuse(503, "too many connections")

@@ -134,7 +134,7 @@ async def test_who_is_sent_to_the_path_without_a_slash_stays_below_the_mount_poi
 async def test_a_compressed_body_is_refused_in_the_words_of_the_native_server(fakes):
     async with client(asgi(ready(fakes))) as http:
         answer = await http.post("/predict", content=b"x", headers={"content-encoding": "gzip"})
-    assert answer.json()["detail"] == "compressed request bodies are not accepted"
+    assert answer.json()["detail"] == "compressed request bodies are not supported"
 
 
 async def test_names_are_read_in_any_case_and_repeated_fields_are_joined(fakes):
@@ -271,7 +271,7 @@ async def test_a_body_that_is_not_whole_by_its_deadline_is_408_and_no_longer_hel
     slow.body(b"1", more=True)
     await clock.advance(2.0)
     assert [(wire.task.done(), wire.sent[0]["status"]) for wire in (slow, quick)] == [(True, 408)] * 2
-    assert b"not whole within 3 s" in slow.sent[1]["body"]
+    assert b"incomplete after 3 s" in slow.sent[1]["body"]
     assert (service.engine.held_bytes, service.engine.answer_bytes, service.engine.submissions) == (0, 0, [])
     assert clock.waiting == []
     assert app.app._routes[b"/predict"].traffic.statuses == {408: 2}
@@ -510,7 +510,7 @@ async def test_a_websocket_is_refused_and_an_unknown_scope_is_a_mistake(fakes):
         sent.append(message)
 
     await app({"type": "websocket"}, receive, send)
-    assert sent == [{"type": "websocket.close", "code": 1000, "reason": "no websockets here"}]
+    assert sent == [{"type": "websocket.close", "code": 1000, "reason": "WebSocket is not supported"}]
     with pytest.raises(ValueError, match="telepathy"):
         await app({"type": "telepathy"}, receive, send)
 

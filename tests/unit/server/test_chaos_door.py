@@ -33,7 +33,7 @@ def test_without_the_option_nothing_is_touched(fakes, service, caplog):
 def test_the_start_warns_and_health_says_what_is_on(fakes, service, caplog):
     app = fakes.app(service, chaos="error=1,seed=3")
     assert [(r.levelname, r.getMessage()) for r in caplog.records if "chaos" in r.getMessage()] == [
-        ("WARNING", "chaos is on, and causes faults in calls: seed=3,error=1")
+        ("WARNING", "chaos is enabled, and causes faults in requests: seed=3,error=1")
     ]
     assert fakes.call(app, "GET", "/health").json["chaos"] == "seed=3,error=1"
 

@@ -80,7 +80,7 @@ def test_where_the_last_stage_cannot_answer_as_asked_its_first_format_is_given(f
 def test_what_its_workers_do_not_write_is_406_and_names_what_they_do(fakes):
     call = fakes.call(fakes.app(fakes.Service(external(JSON))), accept="application/octet-stream")
     assert call.status == 406
-    assert call.json["detail"].endswith("this route gives: application/json")
+    assert call.json["detail"].endswith("supported: application/json")
 
 
 def test_a_stage_of_ours_behind_it_answers_as_its_type_says(fakes):

@@ -19,7 +19,7 @@ def test_repeated_fields_are_joined_in_their_order():
 def test_a_field_that_must_stand_alone_is_refused_when_it_is_repeated():
     with pytest.raises(RequestRefused) as refused:
         join_fields([(b"Host", b"x"), (b"host", b"x")], frozenset((b"host",)))
-    assert (refused.value.status, refused.value.detail) == (400, "the field host is repeated")
+    assert (refused.value.status, refused.value.detail) == (400, "the header host is repeated")
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_a_plain_body_is_taken(encoding):
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"identity, br", b"identity, identity"])
 def test_a_compressed_body_is_refused(encoding):
-    assert judge_encoding(encoding) == (415, "compressed request bodies are not accepted")
+    assert judge_encoding(encoding) == (415, "compressed request bodies are not supported")

@@ -50,7 +50,7 @@ def test_the_largest_are_cut_until_no_more_is_held_than_may_be(most, cut, caplog
     assert memory.cut == cut
     assert len(caplog.records) == bool(cut)
     if cut:
-        assert f"cut {len(cut)} clients, which left {sum(cut)} " in caplog.text
+        assert f"closed {len(cut)} slow clients ({sum(cut)} bytes unsent)" in caplog.text
 
 
 def test_only_overdue_answers_are_cut_whatever_is_held():

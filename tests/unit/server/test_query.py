@@ -26,9 +26,9 @@ def test_a_query_is_read_by_the_types_of_its_parameters(query, found):
 @each(
     ("query", "words"),
     [
-        (b"prioritx=5", "no parameter 'prioritx' here: did you mean 'priority'"),
-        (b"x=5", "there are priority, delay, key, service"),
-        (b"key=a&key=a", "'key' is there twice"),
+        (b"prioritx=5", "unknown parameter 'prioritx': did you mean 'priority'"),
+        (b"x=5", "; this path has priority, delay, key, service"),
+        (b"key=a&key=a", "'key' is repeated"),
         (b"priority=1.5", "must be a whole number, got '1.5'"),
         (b"priority=1_000", "whole number"),
         (b"priority=+1", "whole number"),
@@ -49,5 +49,5 @@ def test_what_cannot_be_read_is_told(query, words):
 
 
 def test_a_path_without_parameters_says_so():
-    with pytest.raises(ConfigError, match="no parameter 'x': none is taken here"):
+    with pytest.raises(ConfigError, match="unknown parameter 'x': this path has no parameters"):
         read_query(b"x=1", {})

@@ -146,7 +146,7 @@ def test_a_route_without_a_service_judges_its_bodies_itself(fakes, app):
 
 def test_a_service_cannot_have_the_name_of_another_route(fakes):
     service = fakes.Service(name="jobs")
-    with pytest.raises(ConfigError, match="/jobs is a path of the server's own"):
+    with pytest.raises(ConfigError, match="the server itself uses the path /jobs"):
         fakes.app(service, fakes.Service(name="other"), others=toys())
 
 

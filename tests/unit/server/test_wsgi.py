@@ -347,7 +347,7 @@ def test_a_body_in_chunks_whose_end_nobody_tells_is_411(hosting):
 def test_a_body_that_is_cut_off_is_400(hosting, length):
     app = hosting()
     answer = Answer(app, body=b"12", CONTENT_LENGTH=str(length))
-    assert (answer.status, answer.json["detail"]) == (400, "the body ended before it was whole")
+    assert (answer.status, answer.json["detail"]) == (400, "the request body ended before Content-Length")
     on_loop(app)
     assert (app.service.engine.held_bytes, app.service.engine.submissions) == (0, [])
     assert traffic(app) == {400: 1}
@@ -427,7 +427,7 @@ def test_a_body_that_is_late_is_408_when_its_next_piece_has_come(hosting):
 
     answer = Answer(app, body=Input(b" " * (9 * READ_BYTES), slowly))
     assert (answer.status, answer.input.tell()) == (408, 2 * READ_BYTES)
-    assert "not whole within 30 s" in answer.json["detail"]
+    assert "incomplete after 30 s" in answer.json["detail"]
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(29.0, 200), (31.0, 408)])
@@ -440,7 +440,7 @@ def test_a_small_body_that_is_late_is_408_when_it_is_whole(hosting, seconds, sta
 
     answer = Answer(app, body=Input(b"[1]", slowly))
     assert answer.status == status
-    assert status == 200 or "not whole within 30 s" in answer.json["detail"]
+    assert status == 200 or "incomplete after 30 s" in answer.json["detail"]
     on_loop(app)
     assert traffic(app) == {status: 1}
     assert len(app.service.engine.submissions) == (status == 200)
@@ -642,14 +642,14 @@ def test_a_start_that_fails_is_told_to_callers_and_tried_again(hosting, monkeypa
     app.service.broken = StartFailed("no weights", traceback="Traceback\nsecret")
     answer = Answer(app, body=b"[1]")
     assert answer.status == 503
-    assert answer.json["detail"] == "The service could not start, and tries again: no weights"
-    assert "tries again: no weights" in Answer(app, "/readyz", "GET").json["detail"]
+    assert answer.json["detail"] == "The service failed to start, and retries: no weights"
+    assert "retries: no weights" in Answer(app, "/readyz", "GET").json["detail"]
     assert len(app.service.calls) == 1
     app.service.broken = None
     again = Slow(app.service)
     again.go()
     assert Answer(app, body=b"[1]").status == 200
-    assert "could not start" in caplog.text
+    assert "the service failed to start" in caplog.text
 
 
 def test_a_start_that_was_asked_for_raises_what_went_wrong_and_stops_all(fakes, hosting, caplog):
@@ -768,7 +768,7 @@ def test_a_stop_in_the_middle_of_a_start_ends_it_and_tells_who_waits(fakes, host
     app.service.engine.refused = NotReady("draining", state=State.DRAINING)
     app.stop()
     assert waiting().status == 503
-    with pytest.raises(NotReady, match="stopped while they started"):
+    with pytest.raises(NotReady, match="stopped while they were starting"):
         starting()
     assert app.service.calls == [("stop", 30.0)]
 

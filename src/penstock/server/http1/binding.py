@@ -86,7 +86,7 @@ def bind_tcp(hosts: Iterable[str], port: int) -> list[socket.socket]:
             return sockets
     where = ", ".join(dict.fromkeys(address.host for address in addresses))
     raise StartFailed(
-        f"cannot listen on {where}: of {FREE_PORTS_TRIED} ports that were free at one of them none was at all; name one"
+        f"cannot listen on {where}: tried {FREE_PORTS_TRIED} ports, and none was free on every address; set port"
     )
 
 
@@ -112,7 +112,7 @@ def _look_up(host: str, port: int) -> list[_Address]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"host {host!r} is no address to listen on: {error}") from None
+        raise ConfigError(f"host {host!r} is not an address to listen on: {error}") from None
     except OSError as error:  # it could not be looked up, for example for want of files
         raise listen_refused(f"{host}:{port}", error) from None
     return [_Address(host, family, kind, protocol, name) for family, kind, protocol, _, name in found]
@@ -186,11 +186,11 @@ def _refused(address: _Address, port: int, error: OSError) -> StartFailed:
     where = address.at(port)
     if error.errno == errno.EAFNOSUPPORT and address.family == socket.AF_INET6:
         return StartFailed(
-            f"cannot listen on {where}: this kernel has no IPv6; name an address of IPv4, or {EVERY_IPV4} for every "
-            "interface"
+            f"cannot listen on {where}: this kernel has no IPv6; use an IPv4 address, or {EVERY_IPV4} "
+            "for every interface"
         )
     return listen_refused(
-        where, error, "; name another port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
+        where, error, "; use another port, or 0 for a free one" if error.errno == errno.EADDRINUSE else ""
     )
 
 
@@ -245,7 +245,7 @@ def raise_file_limit(connections: int, *, tls: bool, worker_files: int = 0) -> C
     if limits.connections >= connections:
         return ConnectionLimits(connections, limits.excess)
     log.warning(
-        "the hard limit of %d open files leaves room for %d connections, not for max_connections=%d",
+        "the hard limit of %d open files allows %d connections, not max_connections=%d",
         hard,
         limits.connections,
         connections,

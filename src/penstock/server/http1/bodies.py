@@ -60,7 +60,7 @@ class ChunkedBody:
                 at += take
             elif self._missing:
                 if data[at] != b"?\n\r"[self._missing]:
-                    raise RequestRefused(400, "a chunk does not end where it said")
+                    raise RequestRefused(400, "malformed chunk: data not followed by CRLF")
                 self._missing -= 1
                 at += 1
             else:
@@ -92,18 +92,18 @@ class ChunkedBody:
 
     def _too_long(self) -> RequestRefused:
         if self._trailing:
-            return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes")
+            return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes (max_header)")
         return RequestRefused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE_BYTES} bytes")
 
     def _start_chunk(self, line: bytes) -> None:
         match = _CHUNK_SIZE.fullmatch(line)
         if match is None:
-            raise RequestRefused(400, "a chunk size is malformed")
+            raise RequestRefused(400, "malformed chunk size")
         size = int(match[1], 16)
         if size == 0:
             self._trailing = True
         elif len(self.body) + size > self._max_body:
-            raise RequestRefused(413, f"the body is larger than {self._max_body} bytes")
+            raise RequestRefused(413, f"the request body is larger than {self._max_body} bytes (max_body)")
         else:
             self._missing = size + 2
 
@@ -113,4 +113,4 @@ class ChunkedBody:
             return
         match = _TRAILER.fullmatch(line)
         if match is None or match[1].lower() in _NEVER_TRAILING:
-            raise RequestRefused(400, "a trailer is malformed or not allowed there")
+            raise RequestRefused(400, "a trailer is malformed or not allowed")

@@ -291,7 +291,10 @@ class Connection(asyncio.Protocol):
         length = head.length
         self._reading.more = stop + length < len(data)
         if refusal is None and (head.objection is not None or length > self._max_body):
-            status, detail = head.objection or (413, f"the body is larger than {self._max_body} bytes")
+            status, detail = head.objection or (
+                413,
+                f"the request body is larger than {self._max_body} bytes (max_body)",
+            )
             refusal = self._app.refuse(status, detail, exchange)
         if refusal is not None:
             self._refuse_request(exchange, refusal)
@@ -400,7 +403,7 @@ class Connection(asyncio.Protocol):
             self._excess = False
             return refusal
         exchange.last = True
-        return refusal if probes else self._app.refuse(503, "the server has as many connections as it may", exchange)
+        return refusal if probes else self._app.refuse(503, "the server has reached max_connections", exchange)
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer something that is no request, after the answers owed; the connection then ends."""

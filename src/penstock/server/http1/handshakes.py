@@ -139,7 +139,7 @@ class Handshakes:
         now = self._clock.now()
         if now - self._told >= QUIET_SECONDS:
             self._told = now
-            log.error("no connection can be accepted: %s", error)
+            log.error("accept() failed: %s", error)
 
     def _make_room(self) -> None:
         most = max(self._connections.max_excess, self._connections.free_places, 2)

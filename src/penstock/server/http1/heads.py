@@ -113,8 +113,8 @@ class HeadReader:
         line = start.split(b"\r\n", 1)[0]
         target = line.split(b" ", 2)[1:2]
         if target and len(target[0]) > self._max_target:
-            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes")
-        raise RequestRefused(431, f"the request head is longer than {self._max_header} bytes")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target)")
+        raise RequestRefused(431, f"the request head is longer than {self._max_header} bytes (max_header)")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by llhttp for each field."""
@@ -134,13 +134,13 @@ class HeadReader:
             raise RequestRefused(400, "the request line is malformed")
         method, target, version = line.groups()
         if version not in (b"1.1", b"1.0"):
-            raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+            raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are supported")
         if len(target) > self._max_target:
-            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target)")
         if len(self._fields) > self._max_fields:
-            raise RequestRefused(431, f"the request has more than {self._max_fields} header fields")
+            raise RequestRefused(431, f"the request has more than {self._max_fields} headers (max_header_fields)")
         if method == b"CONNECT":
-            raise RequestRefused(405, "CONNECT is not served here")
+            raise RequestRefused(405, "CONNECT is not supported")
         headers = join_fields(self._fields, _ONCE)
         self._check_host(headers.get(b"host"), version)
         path, query = _split_target(target)
@@ -150,10 +150,10 @@ class HeadReader:
         """Raise RequestRefused, 400, where Host is missing or is no host and port."""
         if host is None:
             if version == b"1.1":
-                raise RequestRefused(400, "the Host field is missing")
+                raise RequestRefused(400, "the Host header is missing")
         elif host != self._good_host:
             if _HOST.fullmatch(host) is None:
-                raise RequestRefused(400, "the Host field is not a host and a port")
+                raise RequestRefused(400, "the Host header is not a host and a port")
             self._good_host = host
 
 
@@ -162,20 +162,20 @@ def _refusal_of(error: Exception, line: re.Match[bytes] | None, head: bytes) -> 
     if line is None or _BARE_LF.search(head):
         return RequestRefused(400, "the request head is malformed")
     if line[3] not in (b"1.1", b"1.0"):
-        return RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here")
+        return RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are supported")
     if isinstance(error, httptools.HttpParserInvalidMethodError):
-        return RequestRefused(501, f"the method {line[1].decode('ascii')[:32]} is not known")
+        return RequestRefused(501, f"unknown method {line[1].decode('ascii')[:32]}")
     return RequestRefused(400, f"the request head is malformed: {error}")
 
 
 def _split_target(target: bytes) -> tuple[bytes, bytes]:
     """Path and query of a target in origin, absolute or asterisk form."""
     if b"#" in target:
-        raise RequestRefused(400, "a request target has no fragment")
+        raise RequestRefused(400, "a request target must not have a fragment")
     if not target.startswith((b"/", b"*")):
         scheme, _, rest = target.partition(b"://")
         if scheme.lower() not in (b"http", b"https"):
-            raise RequestRefused(400, "a request target in absolute form is an http or https one")
+            raise RequestRefused(400, "a request target in absolute form must be an http or https URL")
         start = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
         target = rest[start:]
     path, _, query = target.partition(b"?")
@@ -186,11 +186,11 @@ def _body_length(headers: dict[bytes, bytes], minor: int) -> int:
     length, coding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
     if coding is not None:
         if minor == 0:
-            raise RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding")
+            raise RequestRefused(400, "Transfer-Encoding is not allowed in HTTP/1.0")
         if length is not None:
-            raise RequestRefused(400, "Content-Length and Transfer-Encoding exclude each other")
+            raise RequestRefused(400, "Content-Length and Transfer-Encoding must not be sent together")
         if coding.lower() != b"chunked":
-            raise RequestRefused(501, "the only Transfer-Encoding understood is chunked")
+            raise RequestRefused(501, "the only supported Transfer-Encoding is chunked")
         return CHUNKED
     return read_length(length)
 
@@ -199,12 +199,12 @@ def _keeps_alive(connection: bytes | None, minor: int) -> bool:
     if connection is None:
         return minor == 1
     if len(connection) > _MAX_CONNECTION_BYTES:
-        raise RequestRefused(431, f"the Connection field is longer than {_MAX_CONNECTION_BYTES} bytes")
+        raise RequestRefused(431, f"the Connection header is longer than {_MAX_CONNECTION_BYTES} bytes")
     tokens = {token.strip() for token in connection.lower().split(b",")}
     return b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
 
 
 def _objection(expect: bytes | None, encoding: bytes | None) -> tuple[int, str] | None:
     if expect is not None and expect.lower() != b"100-continue":
-        return 417, "the only expectation met is 100-continue"
+        return 417, "unsupported Expect header; only 100-continue is supported"
     return judge_encoding(encoding)

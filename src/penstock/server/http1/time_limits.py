@@ -35,12 +35,12 @@ class TimeLimits:
 
     def late_head(self, silent: float) -> str | None:
         """Why a head that was begun `silent` seconds ago is refused, or None."""
-        return f"the request head took longer than {self._head:g} s" if silent >= self._head else None
+        return f"the request head took longer than {self._head:g} s (header_timeout)" if silent >= self._head else None
 
     def late_body(self, silent: float, age: float, allowed: float) -> str | None:
         """Why the body of a request is refused, or None.  The request is `age` seconds old and has `allowed` in all."""
         if silent >= self._body:
-            return f"nothing of the body came for {self._body:g} s"
+            return f"no request body data received for {self._body:g} s (body_timeout)"
         if age >= allowed:
-            return f"the body was not whole within {allowed:g} s, the time this request has"
+            return f"the request body was incomplete after {allowed:g} s, the time limit of this request"
         return None

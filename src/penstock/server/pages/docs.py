@@ -30,8 +30,9 @@ ASSETS = {"swagger-ui.css": STYLE, "swagger-ui-bundle.js": SCRIPT, "favicon-32x3
 """The files of Swagger UI.  No others are read: a request cannot name one."""
 
 MISSING = (
-    "this Penstock was built without the files of the page at /docs. Installing it again mends that: `pip install .` "
-    "in its source tree, or `pip install -e .` where it is used from there. /openapi.json has all that the page shows"
+    "this build of Penstock does not contain the files of the page /docs. Install Penstock again: "
+    "`pip install .` in its source tree, or `pip install -e .` for an editable install. "
+    "/openapi.json has all that the page shows"
 )
 
 _POLICY = (

@@ -25,33 +25,38 @@ def _text(words: str, **more: Any) -> Json:
 
 NONE: Final[Parameters] = {}
 SUBMITTING: Final[Parameters] = {
-    "priority": {"description": "Higher is claimed first.", "schema": {"type": "integer", "default": 0}},
+    "priority": {
+        "description": "Jobs with a higher priority are claimed first.",
+        "schema": {"type": "integer", "default": 0},
+    },
     "delay": {
-        "description": "Seconds before which the job is not claimed.",
+        "description": "The job is not claimed before this many seconds have passed.",
         "schema": {"type": "number", "minimum": 0, "default": 0},
     },
     "deadline": {
-        "description": "The moment, in Unix seconds, from which on the job is not begun any more.",
+        "description": "The job is not started after this time, in Unix seconds.",
         "schema": {"type": "number"},
     },
-    "key": _text("A second job with this key and the same input is the first one.", maxLength=256),
-    "id": _text("The job's id; without it one is made.", pattern="^[A-Za-z0-9._-]{1,128}$"),
-    "service": _text("The service that the job is for; needed where there are several."),
-    "input_url": _text("Where the input is, instead of the body."),
-    "output": _text("Where the result is to be written; without it the queue keeps it."),
-    "accept": _text("The media types that the result may have."),
+    "key": _text(
+        "Idempotency key: a second job with this key and the same input returns the first one.", maxLength=256
+    ),
+    "id": _text("The job's id (default: a new one).", pattern="^[A-Za-z0-9._-]{1,128}$"),
+    "service": _text("The service that runs the job; required if the server has several."),
+    "input_url": _text("The URL of the input, instead of the body."),
+    "output": _text("The URL that the result is written to (default: the result stays in the queue)."),
+    "accept": _text("The media types that are accepted for the result."),
 }
 LISTING: Final[Parameters] = {
-    "state": _text("Only the jobs in this state.", enum=list(_STATES)),
+    "state": _text("List only jobs in this state.", enum=list(_STATES)),
     "limit": {
-        "description": "The most jobs.",
+        "description": "The maximum number of jobs.",
         "schema": {"type": "integer", "minimum": 1, "maximum": MOST_LISTED, "default": 100},
     },
-    "after": _text("The id of the last job of the page before."),
+    "after": _text("The id of the last job of the previous page."),
 }
 WAITING: Final[Parameters] = {
     "wait": {
-        "description": "For how many seconds to wait for the end of the job.",
+        "description": "Wait up to this many seconds until the job has ended.",
         "schema": {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS, "default": 0},
     },
 }
@@ -81,17 +86,17 @@ _JOBS: Final[Json] = {
 }
 _PROBLEM: Final[Json] = {PROBLEM_JSON.decode(): {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _REFUSALS: Final = {
-    400: "A parameter is not known, is there twice, or has a value that it cannot have.",
-    403: "A browser sends it for a page of another site, and without an API key.",
-    404: "There is no such job.",
-    406: "The service gives nothing of what the parameter `accept` names.",
-    409: "Another job has this key or id, or the job's state does not allow what is asked.",
+    400: "A parameter is unknown, repeated or has an invalid value.",
+    403: "Cross-site request of a browser without an API key.",
+    404: "The job does not exist.",
+    406: "The service cannot produce any of the media types in the parameter `accept`.",
+    409: "Another job has this key or id, or the job's state does not allow this operation.",
     410: "The job was cancelled, or its deadline passed first.",
-    413: "The input is larger than the queue takes: submit its input_url.",
-    415: "The service does not take an input of this format.",
-    422: "The input is not valid, or a place may not be named.",
-    500: "The job is dead.",
-    503: "The queue does not answer, or too many calls wait for it. Try again later.",
+    413: "The input is larger than the queue accepts: submit its input_url.",
+    415: "The service does not support the format of the input.",
+    422: "The input is not valid, or its input_url or output is not allowed.",
+    500: "The job is dead: its last attempt failed.",
+    503: "The queue does not respond, or too many requests wait for it. Try again later.",
 }
 
 
@@ -103,10 +108,12 @@ def types(parameters: Parameters) -> dict[str, type]:
 def operations(max_inline: int) -> dict[tuple[str, str], Json]:
     """The operation objects of `/jobs`, by method and path; inputs have at most `max_inline` bytes."""
     body = {
-        "description": f"The input, as `/predict` takes it, of at most {max_inline} bytes; nothing with `input_url`.",
+        "description": (
+            f"The input, as for `/predict`, of at most {max_inline} bytes; leave it empty with `input_url`."
+        ),
         "content": {"*/*": {}},
     }
-    ended = "The job has ended as cancelled."
+    ended = "The job is cancelled."
     return {
         ("POST", "/jobs"): {
             **_operation(
@@ -116,26 +123,26 @@ def operations(max_inline: int) -> dict[tuple[str, str], Json]:
             "requestBody": body,
         },
         ("GET", "/jobs"): _operation(
-            "jobs_list", "Jobs, in the order in which they were submitted", LISTING, (400, 404, 503),
+            "jobs_list", "List jobs, in the order of their submission", LISTING, (400, 404, 503),
             ok={"200": _answer("A page of jobs.", _JOBS)},
         ),
         ("GET", "/jobs/{id}"): _operation(
-            "jobs_get", "A job as it is now", NONE, (400, 404, 503), _ID, ok={"200": _answer("The job.", _JOB)}
+            "jobs_get", "Show a job", NONE, (400, 404, 503), _ID, ok={"200": _answer("The job.", _JOB)}
         ),
         ("DELETE", "/jobs/{id}"): _operation(
             "jobs_cancel", "Cancel a job", NONE, (400, 404, 409, 503), _ID,
-            ok={"200": _answer(ended, _JOB), "202": _answer("A consumer holds the job, and will end it.", _JOB)},
+            ok={"200": _answer(ended, _JOB), "202": _answer("A worker holds the job, and cancels it.", _JOB)},
         ),
         ("GET", "/jobs/{id}/result"): _operation(
-            "jobs_result", "The result of a job", WAITING, (400, 404, 410, 422, 500, 503), _ID,
+            "jobs_result", "Get the result of a job", WAITING, (400, 404, 410, 422, 500, 503), _ID,
             ok={
-                "200": _answer("The result; of a job with an `output`, where it is.", {"*/*": {}}),
+                "200": _answer("The result; for a job with an `output`, its URL.", {"*/*": {}}),
                 "202": _answer("The job has not ended.", _JOB),
             },
         ),
         ("POST", "/jobs/{id}/retry"): _operation(
-            "jobs_retry", "Begin the next run of a job without a result", NONE, (400, 403, 404, 409, 503), _ID,
-            ok={"202": _answer("The job waits again.", _JOB)},
+            "jobs_retry", "Retry a job that ended without a result", NONE, (400, 403, 404, 409, 503), _ID,
+            ok={"202": _answer("The job is queued again.", _JOB)},
         ),
     }  # fmt: skip
 

@@ -68,14 +68,15 @@ class TrafficCollector(Collector):
         """Both families once, with a sample for each route."""
         requests = CounterMetricFamily(
             "penstock_http_requests",
-            "Requests answered, by route and status. 499: the client left before its answer. "
-            "503 and 429 are refusals under load or while not ready, 500 the service's own faults, 504 deadlines that "
-            "passed while an item ran; the options overload_status, expired_status and late_status move some of them.",
+            "Requests completed, by route and status. 499: the client disconnected before the "
+            "response. 503 and 429 are rejections under load or while not ready, 500 faults of the "
+            "service, 504 deadlines that passed while an item ran; the options overload_status, "
+            "expired_status and late_status change some of them.",
             labels=("service", "route", "status"),
         )
         seconds = HistogramMetricFamily(
             "penstock_http_request_seconds",
-            "Time from a complete request head to its written answer, refusals included.",
+            "Time from a complete request head to its written response, rejected requests included.",
             labels=("service", "route"),
         )
         for each in self._traffic:
@@ -97,20 +98,20 @@ class ListenerCollector(Collector):
         """The number and its limit; the date, where there is one."""
         yield GaugeMetricFamily(
             "penstock_connections",
-            "Open connections, those included that came beyond the limit and may only ask for probes. At the limit, "
-            "newcomers get 503 unless an idle connection makes way for them.",
+            "Open connections, including those above the limit, which may only use health endpoints. "
+            "At the limit, new connections get 503 unless an idle connection is closed for them.",
             value=self._listener.connections,
         )
         yield GaugeMetricFamily(
             "penstock_connections_limit",
-            "Most connections that are served at a time (max_connections, or fewer where the system allows fewer open "
-            "files).",
+            "Maximum connections that are served at a time (max_connections, or fewer where the system "
+            "allows fewer open files).",
             value=self._listener.most_connections,
         )
         expires = GaugeMetricFamily(
             "penstock_tls_certificate_expires_timestamp_seconds",
-            "When the certificate expires that new connections get, in seconds since the epoch. Renew its file before, "
-            "and send SIGHUP.",
+            "Expiry of the certificate that new connections get, in seconds since the epoch. Renew its "
+            "file before, and send SIGHUP.",
         )
         if self._listener.certificate_expires is not None:
             expires.add_metric((), self._listener.certificate_expires)

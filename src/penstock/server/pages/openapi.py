@@ -32,45 +32,45 @@ Json = dict[str, Any]
 _REF = "#/components/schemas/"
 
 _REFUSALS = {
-    400: "The request is malformed: its framing, one of its time limits, or the array of a batch.",
-    406: "Nothing in Accept can be given.",
+    400: "The request is malformed or too slow, or the body of a batch is not an array.",
+    406: "The service cannot produce any media type in Accept.",
     408: "The client took too long to send the request.",
-    413: "The body is larger than the server takes.",
-    414: "The target is longer than the server takes.",
-    415: "The body is in a format that this path does not take, or is compressed.",
-    417: "Expect holds something other than 100-continue.",
-    431: "The head is larger than the server takes.",
-    500: "A stage raised, or returned what is no result, or its worker died twice. `id` finds it in the log.",
-    501: "The transfer coding is not one the server knows, or a deep check has no example to send.",
+    413: "The body is larger than the server accepts.",
+    414: "The target is longer than the server accepts.",
+    415: "The body is in a format that this path does not support, or is compressed.",
+    417: "The Expect header is not 100-continue.",
+    431: "The head is larger than the server accepts.",
+    500: "A stage raised or returned an invalid result, or its worker was lost twice. `id` finds it in the log.",
+    501: "The transfer coding is not supported, or a deep check has no example to send.",
     503: "The service is not ready. Try again later.",
 }
 """Statuses that every call of a service may come back with, whatever the options are."""
 
 _LATER = "Try again later."
 _FULL = f"The service is full. {_LATER}"
-_EXPIRED = f"The deadline passed before the item ran. {_LATER}"
-_LATE = "The deadline passed while a stage was at work on the item."
-_QUOTA = f"The tenant has used up what it may have. {_LATER}"
+_EXPIRED = f"The deadline passed before the item was started. {_LATER}"
+_LATE = "The deadline passed while a stage ran the item."
+_QUOTA = f"The tenant has used up its quota. {_LATER}"
 
 _PROBLEM: Json = {
     "type": "object",
     "description": "Why there is no result (RFC 9457).",
     "required": ["type", "title", "status", "detail", "request_id"],
     "properties": {
-        "type": {"type": "string", "description": "Names the kind of problem; stable."},
+        "type": {"type": "string", "description": "The kind of problem; stable."},
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
-        "request_id": {"type": "string", "description": "Also in the X-Request-ID header and in the log."},
-        "id": {"type": "string", "description": "For a fault of the service: what to look for in its log."},
-        "path": {"type": "string", "description": "For an invalid item: where in it, as `$.x[3]`."},
-        "state": {"type": "string", "description": "For a service that is not ready: what it is doing."},
+        "request_id": {"type": "string", "description": "The same id is in the X-Request-ID header and in the log."},
+        "id": {"type": "string", "description": "For a fault of the service: the id to search for in its log."},
+        "path": {"type": "string", "description": "For an invalid item: the position of the error, as `$.x[3]`."},
+        "state": {"type": "string", "description": "For a service that is not ready: its state."},
         "reason": {
             "type": "string",
             "enum": list(REFUSAL_REASONS),
-            "description": "For a service that is full: of what, or why there is no room for this request.",
+            "description": "For a service that is full: the limit that was reached.",
         },
-        "retry_after": {"type": "integer", "description": "Seconds after which to try again."},
+        "retry_after": {"type": "integer", "description": "Seconds to wait before the next attempt."},
         "retry_after_ms": {"type": "integer", "description": "The same in milliseconds."},
     },
 }
@@ -85,19 +85,25 @@ _PARAMETERS: Json = {
     "RequestTimeout": {
         "name": "X-Request-Timeout",
         "in": "header",
-        "description": "Seconds after which the answer is worthless; the server's own limit still holds.",
+        "description": (
+            "Seconds after which the client no longer needs the response; the server's own limit still applies."
+        ),
         "schema": {"type": "number", "exclusiveMinimum": 0},
     },
     "GrpcTimeout": {
         "name": "grpc-timeout",
         "in": "header",
-        "description": "The same as gRPC writes it: digits and a unit of H M S m u n. The smallest limit counts.",
+        "description": (
+            "The same in the notation of gRPC: digits and a unit of H M S m u n. The smallest limit applies."
+        ),
         "schema": {"type": "string", "pattern": "^[0-9]{1,8}[HMSmun]$"},
     },
     "EnvoyTimeout": {
         "name": "x-envoy-expected-rq-timeout-ms",
         "in": "header",
-        "description": "The same in milliseconds, as Envoy writes it; 0 is no limit. The smallest limit counts.",
+        "description": (
+            "The same in milliseconds, in the notation of Envoy; 0 is no limit. The smallest limit applies."
+        ),
         "schema": {"type": "integer", "minimum": 0},
     },
 }
@@ -110,16 +116,16 @@ _SECURITY: Json = {
 _DEEP: Json = {
     "name": "deep",
     "in": "query",
-    "description": "1: send the first example through every service, and answer once it has come back.",
+    "description": "1: send the first example through every service, and respond when its result is back.",
     "schema": {"type": "integer", "enum": [0, 1]},
 }
 
 _PAGES = {
-    "/livez": ("Whether the process works", "application/json", False),
-    "/readyz": ("Whether traffic should be sent here", "application/json", False),
-    "/health": ("What every service, stage and worker is doing", "application/json", True),
-    "/metrics": ("Counters for Prometheus", "text/plain", True),
-    "/scale": ("The few numbers to start and end servers by", "application/json", True),
+    "/livez": ("Whether the process works (liveness)", "application/json", False),
+    "/readyz": ("Whether the server is ready for traffic (readiness)", "application/json", False),
+    "/health": ("The state of every service, stage and worker", "application/json", True),
+    "/metrics": ("Metrics for Prometheus", "text/plain", True),
+    "/scale": ("Numbers for an autoscaler", "application/json", True),
 }
 
 
@@ -139,7 +145,7 @@ def openapi(
     refusals = _refusals(services, options)
     refusals[422] = "The item is not valid input; `path` says where."
     if keys:
-        refusals[401] = "No accepted API key came with the request."
+        refusals[401] = "The request has no accepted API key."
     components: Json = {"Problem": _PROBLEM, **(schemas or {})}
     paths: Json = {}
     for service in services:
@@ -289,7 +295,7 @@ def _call(route: ServiceRoute, types: ServiceTypes, refusals: Mapping[int, str],
     given = [{"outcomes": [{"result": each} for each in types.answers]}] if many and types.answers else types.answers
     answers: Json = {"200": _answer("Every item has a result." if many else "The result.", route, result, given)}
     if many:
-        answers["207"] = _answer("Some items have no result: look at each outcome.", route, result)
+        answers["207"] = _answer("Some items have no result: check each outcome.", route, result)
     for status in sorted(refusals):
         if not (many and status == 422):  # in a batch an invalid item is an outcome
             answers[str(status)] = {"$ref": f"#/components/responses/Status{status}"}
@@ -334,7 +340,7 @@ def _outcomes(result: Json) -> Json:
 def _problem(status: int, words: str, *, retried: bool) -> Json:
     headers = _id_header()
     headers["x-should-retry"] = {
-        "description": "Whether the same call may succeed later, and did nothing yet.",
+        "description": "Whether the same request may succeed later, and has not run yet.",
         "schema": {"type": "string", "enum": ["true", "false"]},
     }
     if retried:
@@ -351,11 +357,11 @@ def _id_header() -> Json:
 
 
 def _health_path() -> Json:
-    words = "How all services are, in one word"
+    words = "The state of all services, in one word"
     word = {"type": "string", "enum": ["ready", "busy", "starting", "failed", "draining"]}
     schema = {"type": "object", "required": ["status"], "properties": {"status": word}}
     answer: Json = {"description": words, "content": {"application/json": {"schema": schema}}}
-    responses = {"200": answer, "503": {**answer, "description": f"{words}: no traffic should come here"}}
+    responses = {"200": answer, "503": {**answer, "description": f"{words}: send no traffic here"}}
     return {"operationId": "health_path", "summary": words, "tags": ["server"], "responses": responses, "security": []}
 
 
@@ -368,7 +374,7 @@ def _page(path: str, words: str, media: str, *, guarded: bool) -> Json:
     page: Json = {"operationId": path.strip("/"), "summary": words, "tags": ["server"], "responses": responses}
     if path == "/health":
         page["parameters"] = [_DEEP]
-        responses["503"] = {"description": "A deep check found that no answer comes back", "content": {media: {}}}
+        responses["503"] = {"description": "A deep check got no result", "content": {media: {}}}
         responses["501"] = {"$ref": "#/components/responses/Status501"}
     if path in ("/livez", "/readyz"):
         page["security"] = []

@@ -47,8 +47,8 @@ results are of a few bytes each, nearly all the memory that a batch takes is thi
 
 _CODECS = (Codec.JSON, Codec.MSGPACK)
 _NO_BATCHES = (
-    "a client batch and its answer are lists in JSON or in MessagePack, and a stage of this service has neither: send "
-    "each item by itself to predict"
+    "a client batch and its response are lists in JSON or MessagePack, and a stage of this service "
+    "supports neither: send each item by itself to predict"
 )
 _NO_LIST = "expected `array`"
 """How the reason begins where the body is no list."""
@@ -145,14 +145,16 @@ class ClientBatch:
         elif isinstance(error, RequestError):
             self._answer(problems.answer(error, self._request))
         else:
-            log.error("%s: a batch failed", request_id.decode(), exc_info=error)
-            self._answer(problems.refuse(500, "the batch could not be taken apart or put together", request_id))
+            log.error("%s: batch request failed", request_id.decode(), exc_info=error)
+            self._answer(
+                problems.refuse(500, "the batch could not be split or its results could not be joined", request_id)
+            )
 
     def _advised(self, reason: str) -> str:
         """`reason`; where the body is one item and no list, it names the path that takes one."""
         if reason.startswith(_NO_LIST):
             one = self._route.traffic.route.removesuffix(BatchRoute.verb) + "predict"
-            return f"{reason}; one item goes to {one}"
+            return f"{reason}; send a single item to {one}"
         return reason
 
     def _submit(self, items: ItemViews) -> None:

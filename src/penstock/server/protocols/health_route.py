@@ -31,7 +31,7 @@ class HealthRoute(PageRoute):
         if any(value not in (b"0", b"1") for value in deep_values(request.query)):
             return self._problems.refuse(400, "deep must be 0 or 1", request.id)
         if asks_deep(request) and (lacking := self._deep.lacking()):
-            detail = f"there is nothing to send through {', '.join(lacking)}: its first stage has no examples"
+            detail = f"no example to send through {', '.join(lacking)}: its first stage has no examples"
             return self._problems.refuse(501, detail, request.id)
         return None
 

@@ -86,8 +86,8 @@ class JobCalls:
     def too_large(self, request: HttpRequest) -> Response:
         """The refusal of an input that is too large."""
         detail = (
-            f"The input has more than {self._port.max_inline} bytes: put it into a file or a bucket, and submit its "
-            "input_url."
+            f"The input is larger than {self._port.max_inline} bytes (max_inline): write it to a file "
+            "or a bucket, and submit its input_url."
         )
         return self._problems.job_answer(JobTooLarge(detail), request)
 
@@ -95,7 +95,7 @@ class JobCalls:
 
     def _judge(self, known: Mapping[str, type], request: HttpRequest, *, submits: bool) -> Response | None:
         if request.method in CHANGING and self._is_from_elsewhere(request.headers):
-            detail = "a page of another site cannot change jobs without an API key"
+            detail = "cross-site requests cannot change jobs without an API key"
             return self._problems.refuse(403, detail, request.id)
         try:
             given = read_query(request.query, known)
@@ -118,7 +118,7 @@ class JobCalls:
         if key is not None:
             text = key.decode("latin-1")
             if given.setdefault("key", text) != text:
-                raise ConfigError("the parameter 'key' and the header Idempotency-Key name two keys; give one")
+                raise ConfigError("the parameter 'key' and the header Idempotency-Key differ; send one of them")
 
     def _is_from_elsewhere(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a browser sends this for a page of another site, which its user need not know of.
@@ -178,6 +178,9 @@ def _id(request: HttpRequest) -> str:
 
 def _check_bounds(given: Mapping[str, Any]) -> None:
     if not 0 <= given.get("wait", 0) <= LONGEST_WAIT_SECONDS:
-        raise ConfigError(f"wait is seconds from 0 to {LONGEST_WAIT_SECONDS:g}, got {given['wait']:g}; ask again then")
+        raise ConfigError(
+            f"wait must be 0 to {LONGEST_WAIT_SECONDS:g} seconds, got {given['wait']:g}; send "
+            "the request again to wait longer"
+        )
     if not 1 <= given.get("limit", 1) <= MOST_LISTED:
         raise ConfigError(f"limit must be from 1 to {MOST_LISTED}, got {given['limit']}")

@@ -58,7 +58,7 @@ class LaterRoute(Route):
             return None
         if self._too_large is not None:
             return self._too_large(request)
-        detail = f"this path takes no body of more than {self._max_body} bytes"
+        detail = f"this path does not accept a body larger than {self._max_body} bytes"
         return self._problems.refuse(413, detail, request.id)
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -74,14 +74,14 @@ class LaterRoute(Route):
     def _answered(self, request: HttpRequest, reply: Reply, task: asyncio.Task[Response]) -> None:
         request.ticket = None
         if task.cancelled():  # the client has left, and takes no answer; or the event loop ends
-            reply(self._problems.refuse(503, "the server ends", request.id))
+            reply(self._problems.refuse(503, "the server is shutting down", request.id))
             return
         error = task.exception()
         if error is None:
             reply(task.result())
         else:
-            log.error("%s: the answer could not be made", request.id.decode(), exc_info=error)
-            reply(self._problems.refuse(500, "the answer could not be made", request.id))
+            log.error("%s: internal error, no response could be made", request.id.decode(), exc_info=error)
+            reply(self._problems.refuse(500, "internal error: no response could be made", request.id))
 
     def cancel(self, request: HttpRequest) -> None:
         """End the task of a client that has left."""

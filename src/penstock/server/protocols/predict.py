@@ -61,7 +61,7 @@ class PredictRoute(ServiceRoute):
         """`error`; where the body was a list and the item is none, it names the path that takes lists."""
         if isinstance(error, InvalidItem) and not error.path and error.reason.endswith(_GOT_LIST):
             several = self.traffic.route.removesuffix(self.verb) + BatchRoute.verb
-            return InvalidItem(f"{error.reason}; a list of items goes to {several}")
+            return InvalidItem(f"{error.reason}; send a list of items to {several}")
         return error
 
     def cancel(self, request: HttpRequest) -> None:

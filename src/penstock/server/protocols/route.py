@@ -37,8 +37,8 @@ _MAX_PAIRS = 128
 """Most pairs of format headers that a route remembers.  One more empties the table: they are then negotiated again."""
 _MAX_PAIR_BYTES = 256
 """Longest pair of format headers that is remembered."""
-_TOO_LONG = f"is of more than {MAX_VALUE_BYTES} bytes or of more than {MAX_PARTS} parts"
-_TAKES_FILES = "this service takes files, not bodies: submit a job with an input_url"
+_TOO_LONG = f"header is longer than {MAX_VALUE_BYTES} bytes or has more than {MAX_PARTS} parts"
+_TAKES_FILES = "this service accepts only jobs with an input_url"
 _SHOWN_BYTES = 200
 """Most of a Content-Type that a refusal repeats."""
 
@@ -162,7 +162,7 @@ class PageRoute(Route):
         """The refusal of a request whose body has, or will have, so many bytes; None to go on."""
         if nbytes <= PAGE_BODY_BYTES:
             return None
-        detail = f"this path takes no body of more than {PAGE_BODY_BYTES} bytes"
+        detail = f"this path does not accept a body larger than {PAGE_BODY_BYTES} bytes"
         return self._problems.refuse(413, detail, request.id)
 
     def handle(self, request: HttpRequest, reply: Reply) -> None:
@@ -256,14 +256,14 @@ class ServiceRoute(Route):
             names = media_names(self.accepts)
             return self.problems.refuse(
                 415,
-                f"Content-Type {given!r} is not taken here; send one of: {names} (text in UTF-8)",
+                f"Content-Type {given!r} is not supported; send one of: {names} (text in UTF-8)",
                 request.id,
                 ((b"accept", names.encode()),),
             )
         answer = answer_codec(accept, self._preferred(codec_in))
         if answer is None:
             names = media_names(self.offers)
-            return self.problems.refuse(406, f"nothing in Accept can be given; this route gives: {names}", request.id)
+            return self.problems.refuse(406, f"cannot produce any media type in Accept; supported: {names}", request.id)
         formats = Formats(codec_in, *answer, names_messagepack(accept))
         if len(content_type or b"") + len(accept or b"") <= _MAX_PAIR_BYTES:
             if len(self._formats) >= _MAX_PAIRS:

@@ -43,6 +43,4 @@ def routes_of(services: Sequence[Servable], problems: Problems, options: ServerO
 
 def path_in_use(path: str, service: str) -> ConfigError:
     """The refusal of a `predict_path` that the server has already."""
-    return ConfigError(
-        f"predict_path of service {service!r} cannot be {path}, because the server has something else at that path"
-    )
+    return ConfigError(f"predict_path of service {service!r} cannot be {path}: the server already uses this path")

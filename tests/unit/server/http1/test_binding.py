@@ -133,7 +133,7 @@ def test_without_version_6_in_the_kernel_the_error_says_so(opened, monkeypatch):
 
     monkeypatch.setattr(binding.socket, "socket", refuse)
     before = open_files()
-    words = "this kernel has no IPv6; name an address of IPv4, or 0.0.0.0 for every interface"
+    words = "this kernel has no IPv6; use an IPv4 address, or 0.0.0.0 for every interface"
     for hosts, named in ((["::"], "[::]:80"), (["0.0.0.0", "::"], "[::]:80"), (["::1"], "[::1]:80")):
         with pytest.raises(StartFailed) as refused:
             bind_tcp(hosts, 80)
@@ -209,7 +209,7 @@ def test_where_no_free_port_is_free_everywhere_the_search_ends(opened, monkeypat
     listen_at = binding._listen_at
     monkeypatch.setattr(binding, "_listen_at", lambda address, port: listen_at(address, port or taken))
     before = open_files()
-    with pytest.raises(StartFailed, match=r"^cannot listen on 127\.0\.0\.1, 127\.0\.0\.2: of 16 ports"):
+    with pytest.raises(StartFailed, match=r"^cannot listen on 127\.0\.0\.1, 127\.0\.0\.2: tried 16 ports"):
         bind_tcp(["127.0.0.1", "127.0.0.2"], 0)
     assert open_files() == before
 
@@ -280,7 +280,7 @@ def test_a_host_without_an_address_is_named(monkeypatch):
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr(binding.socket, "getaddrinfo", find)
-    with pytest.raises(ConfigError, match=r"^host 'no\.host' is no address to listen on: .*not known"):
+    with pytest.raises(ConfigError, match=r"^host 'no\.host' is not an address to listen on: .*not known"):
         bind_tcp(["no.host"], 0)
 
 
@@ -300,7 +300,7 @@ def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypa
     monkeypatch.setattr(binding.socket, "getaddrinfo", lambda *_, **__: found)
     before = open_files()
     words = f"cannot listen on h:{port}: something else listens there already"
-    with pytest.raises(StartFailed, match=rf"^{words}; name another port, or 0 for a free one$"):
+    with pytest.raises(StartFailed, match=rf"^{words}; use another port, or 0 for a free one$"):
         bind_tcp(["h"], port)
     assert open_files() == before
 
@@ -393,7 +393,7 @@ def test_a_low_hard_limit_serves_fewer_and_says_so(file_limit, caplog, soft, rai
     assert raise_file_limit(10_000, tls=False) == fitting
     assert limit.raised_to == raised_to
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.endswith(f" leaves room for {fitting.connections} connections, not for max_connections=10000")
+    assert line.endswith(f" allows {fitting.connections} connections, not max_connections=10000")
     assert line.startswith("the hard limit of 4096 open files ")
 
 

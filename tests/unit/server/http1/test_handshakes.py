@@ -222,7 +222,7 @@ async def test_without_files_nothing_is_accepted_for_a_while_and_the_log_is_told
         assert (door.accepted, clock.waiting) == (0, [PAUSE_SECONDS])
         await clock.advance(PAUSE_SECONDS)
     await until(lambda: door.accepted == 1)
-    assert caplog.messages == ["no connection can be accepted: [Errno 24] Too many open files"]
+    assert caplog.messages == ["accept() failed: [Errno 24] Too many open files"]
     await clock.advance(QUIET_SECONDS)
     door.errors = [errno.ENFILE]
     knock(door)

@@ -247,7 +247,7 @@ def test_without_the_option_there_is_no_such_path(fakes):
 
 @pytest.mark.parametrize("path", ["/livez", "/health", "/predict", "/docs", "/openapi.json"])
 def test_a_health_path_that_is_in_use_is_refused(fakes, path):
-    with pytest.raises(ConfigError, match=f"^health_path cannot be {path}, because the server has something else"):
+    with pytest.raises(ConfigError, match=f"^health_path cannot be {path}: the server already uses this path"):
         fakes.app(health_path=path)
 
 

@@ -204,8 +204,8 @@ def test_the_statuses_are_the_ones_that_the_options_choose_with_their_headers(fa
     assert ("Status504" in responses) is (not options)
     if options:
         late = responses[f"Status{options['late_status']}"]["description"]
-        assert "while a stage was at work" in late
-        assert "before the item ran" in late
+        assert "while a stage ran the item" in late
+        assert "before the item was started" in late
 
 
 def test_where_there_are_tenants_a_quota_may_be_used_up(fakes, tmp_path):

@@ -75,7 +75,7 @@ def test_one_item_instead_of_a_list_is_told_where_one_item_goes(fakes, name):
     call = fakes.call(app, path=f"{name}/batch", body=b'{"a": 1}')
     assert (call.status, call.json["detail"]) == (
         400,
-        f"expected `array`, got `object`; one item goes to {name}/predict",
+        f"expected `array`, got `object`; send a single item to {name}/predict",
     )
 
 
@@ -133,7 +133,7 @@ def test_many_failures_of_one_cause_are_one_log_entry(fakes, caplog):
         assert shown in caplog.text
     assert [entry["error"]["id"] for entry in call.json["outcomes"]] == [f"mine:{n}" for n in range(20)]
     assert b"Traceback" not in call.response.body
-    written = [entry["error"]["detail"].endswith("has it under this id.") for entry in call.json["outcomes"]]
+    written = [entry["error"]["detail"].endswith("has the details under this id.") for entry in call.json["outcomes"]]
     assert written == [True] * 10 + [False] * 10
 
 

@@ -111,15 +111,15 @@ async def test_the_header_names_a_key_as_the_query_does(ask):
     ("method", "path", "words"),
     [
         ("POST", "/jobs?prioritx=5", "did you mean 'priority'"),
-        ("POST", "/jobs?key=a&key=b", "twice"),
+        ("POST", "/jobs?key=a&key=b", "repeated"),
         ("GET", "/jobs?limit=0", "limit must be from 1 to 1000"),
         ("GET", "/jobs?limit=1001", "limit"),
-        ("GET", "/jobs/a?wait=1", "no parameter 'wait'"),
-        ("GET", "/jobs/a/result?wait=61", "wait is seconds from 0 to 60"),
+        ("GET", "/jobs/a?wait=1", "unknown parameter 'wait'"),
+        ("GET", "/jobs/a/result?wait=61", "wait must be 0 to 60 seconds"),
         ("GET", "/jobs/a/result?wait=-1", "wait"),
         ("GET", "/jobs/a/result?wait=nan", "must be a number"),
-        ("DELETE", "/jobs/a?force=1", "none is taken"),
-        ("POST", "/jobs/a/retry?x", "none is taken"),
+        ("DELETE", "/jobs/a?force=1", "this path has no parameters"),
+        ("POST", "/jobs/a/retry?x", "this path has no parameters"),
     ],
 )
 async def test_a_query_that_is_wrong_is_refused_by_the_head(ask, method, path, words):
@@ -245,7 +245,7 @@ async def test_an_error_of_the_queue_is_a_problem(ask, error, status):
 async def test_a_mistake_of_ours_is_answered_too(ask, caplog):
     call = await ask(FakePort(get=ZeroDivisionError("secret")), "GET", "/jobs/a")
     assert (call.status, "secret" in call.json["detail"]) == (500, False)
-    assert "the answer could not be made" in caplog.text
+    assert "internal error, no response could be made" in caplog.text
 
 
 async def test_a_client_that_leaves_is_waited_for_no_longer(fakes):
@@ -294,7 +294,7 @@ def test_without_a_queue_there_is_no_such_path(fakes):
 
 
 def test_a_service_cannot_be_called_jobs_beside_a_queue(fakes):
-    with pytest.raises(ConfigError, match="/jobs is a path of the server's own"):
+    with pytest.raises(ConfigError, match="the server itself uses the path /jobs"):
         fakes.app(fakes.Service(name="jobs"), jobs=FakePort())
 
 
