@@ -210,7 +210,7 @@ def test_a_lock_of_another_is_waited_for_and_then_told(path, opened, monkeypatch
     monkeypatch.setattr(sqlite_file, "BUSY_SECONDS", 0.0)
     plain = sqlite3.connect(path, isolation_level=None)
     plain.execute("BEGIN IMMEDIATE")
-    with pytest.raises(RunUnavailable, match=f"{path}: other processes kept it locked"):
+    with pytest.raises(RunUnavailable, match=f"{path}: other processes held its lock"):
         claim(store)
     assert store.progress()[0].left == 1  # to read waits for no writer
     assert isinstance(store.claim([], lease=9.0, attempts=3), Blocked)
@@ -233,7 +233,7 @@ def test_a_process_that_may_open_no_more_files_is_told_that(path):
         except RunUnavailable as error:
             say(str(error).removeprefix(path))
     """
-    assert " ".join(run(path, body)) == ": this process may open no more files (ulimit -n); close some"
+    assert " ".join(run(path, body)) == ": this process has reached its limit of open files (ulimit -n)"
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -245,7 +245,7 @@ def test_a_file_that_is_taken_away_is_told_at_once(path, opened, replaced):
     file.rename(file.with_suffix(".away"))
     if replaced:
         file.touch()
-    reason = "was replaced by another file .* open the training run again" if replaced else "is not there any more"
+    reason = "was replaced by another file .* open the training run again" if replaced else "does not exist any more"
     for call in (lambda: claim(store), lambda: store.holds(hold), lambda: store.finish(hold, 1), store.tasks):
         with pytest.raises(RunUnavailable, match=reason):
             call()
@@ -277,13 +277,13 @@ def test_a_run_is_no_queue(path):
 @pytest.mark.parametrize("content", [b"{}", b"no database at all" * 500])
 def test_what_is_no_database_is_refused_and_left_alone(path, content):
     Path(path).write_bytes(content)
-    with pytest.raises(ConfigError, match="is damaged or no SQLite file"):
+    with pytest.raises(ConfigError, match="is damaged or not an SQLite file"):
         SqliteTasks(path)
     assert Path(path).read_bytes() == content
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="is no folder that is there; make it, or name another file for the training"):
+    with pytest.raises(ConfigError, match="does not exist; make it, or use another file for the training"):
         SqliteTasks(tmp_path / "none" / "run.db")
 
 

@@ -147,9 +147,9 @@ KEPT = 16 * 1024
 """Characters of the log that are kept for the message of a failure."""
 WANTED = {
     "lines": ("",),
-    "renewed certificates": ("SIGHUP: read again: tls_cert",),
-    "renewed keys": ("SIGHUP: read again: api_key_file",),
-    "refused renewals": ("SIGHUP: the old stays in use",),
+    "renewed certificates": ("SIGHUP: reloaded tls_cert",),
+    "renewed keys": ("SIGHUP: reloaded api_key_file",),
+    "refused renewals": ("SIGHUP: reload failed, keeping the old one",),
     "reports": ("SIGUSR1: health:",),
     "abandoned": ("the worker is killed",),
     "lost devices": ("device lost",),

@@ -355,7 +355,7 @@ def broken(blocking, service, monkeypatch):
 
 def test_an_error_that_ends_the_loop_is_told_to_who_waits_and_to_who_comes(broken):
     s, waiting = broken
-    words = "^service 'here': its event loop was ended by MemoryError: no more$"
+    words = "^service 'here': its event loop stopped with MemoryError: no more$"
     with pytest.raises(NotReady, match=words):
         waiting.result(20)
     with pytest.raises(NotReady, match=words):
@@ -406,7 +406,7 @@ def test_at_the_end_of_the_interpreter_each_call_is_refused_at_once(blocking, se
         thread = s._thread
         with monkeypatch.context() as end:
             end.setattr("penstock.blocking.sys.is_finalizing", lambda: True)
-            with pytest.raises(NotReady, match=r"^service 'here': the interpreter ends$"):
+            with pytest.raises(NotReady, match=r"^service 'here': the interpreter is shutting down$"):
                 s.predict(1)
             s.__exit__(None, None, None)
         assert service.stops == 0

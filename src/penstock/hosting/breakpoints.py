@@ -21,7 +21,7 @@ def refuse_breakpoints() -> None:
 
 def _refuse(*_args: Any, **_options: Any) -> NoReturn:
     raise RuntimeError(
-        "breakpoint() cannot stop here: nobody can type into this process, its standard input is empty. Run the"
-        " service in a program, by service.configured(inline=True).blocking(), or name a remote debugger in the"
-        " variable PYTHONBREAKPOINT."
+        "breakpoint() is not supported here: the standard input of this process is empty. Call the "
+        "service from a program, by service.configured(inline=True).blocking(), or set "
+        "PYTHONBREAKPOINT to a remote debugger."
     )

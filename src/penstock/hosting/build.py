@@ -47,9 +47,9 @@ def why_not_compiled(package: Path | None = None) -> str:
         return ""
     reason = path.read_text(errors="replace").strip().rstrip(".")
     return (
-        f"this install of Penstock is plain Python, at about twice the cost of a request, because compiling failed: "
-        f"{reason}. Install a C compiler and the headers of Python, then install Penstock again; with "
-        f"PENSTOCK_COMPILE=1 and `pip install -v` it shows what fails"
+        "this install of Penstock is not compiled, and a request costs about twice as much: "
+        f"compiling failed: {reason}. Install a C compiler and the headers of Python, then install "
+        "Penstock again; PENSTOCK_COMPILE=1 with `pip install -v` shows the error"
     )
 
 

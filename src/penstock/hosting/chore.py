@@ -36,6 +36,6 @@ class Chore:
                 self._asked = False
                 await self._work()
         except Exception:
-            log.exception("a chore of the server went wrong")
+            log.exception("background task failed")
         finally:
             self._task = None

@@ -40,7 +40,7 @@ def phase_told(
         return what % (_time_in_words(end - clock.now()), in_hand())
 
     if why:
-        log.info("%s: %s; a second signal ends at once", why, words())
+        log.info("%s: %s; a second signal forces exit", why, words())
     with contextlib.ExitStack() as telling:
         if not (shows and telling.enter_context(shown_below(words, clock))):
             telling.enter_context(repeated(clock, LOG_INTERVAL_SECONDS, lambda: log.info("%s", words())))

@@ -219,7 +219,7 @@ def _kind(error: RequestError) -> FaultKind:
 
 
 def _at(kind: FaultKind) -> str:
-    name = kind.error or "an error of no class"  # a worker from outside need not say which
+    name = kind.error or "an error without a class"  # a worker from outside need not say which
     return f"{name} at {kind.raised_at}" if kind.raised_at else name
 
 

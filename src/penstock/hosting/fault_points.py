@@ -31,7 +31,7 @@ class FaultPoints:
             point, _, rest = entry.strip().partition("=")
             action, _, visit = rest.partition(":")
             if not point or action not in _ACTIONS or not (visit or "1").isdecimal():
-                raise ConfigError(f"{VARIABLE}: cannot read {entry!r}; write POINT=ACTION or POINT=ACTION:N")
+                raise ConfigError(f"{VARIABLE}: invalid entry {entry!r}; write POINT=ACTION or POINT=ACTION:N")
             self._armed[point] = (action, int(visit or "1"))
 
     def hit(self, point: str) -> None:

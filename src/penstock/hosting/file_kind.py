@@ -42,12 +42,12 @@ class FileKind:
         application, version, tables = _look(connection)
         if application != self.application_id and (application or version or tables):
             raise ConfigError(
-                f"{path} is an SQLite file of another program or purpose; name a file of its own for the {self.what}"
+                f"{path} is an SQLite file of another program or purpose; use another file for the {self.what}"
             )
         if version > len(self.steps):
             raise ConfigError(
-                f"{path} was written by a newer version of Penstock: it has schema {version}, and this version knows "
-                f"{len(self.steps)}; use the newer version, or another file"
+                f"{path} was written by a newer version of Penstock: it has schema {version}, and this "
+                f"version supports up to {len(self.steps)}; upgrade Penstock, or use another file"
             )
         return bool(application == self.application_id and version == len(self.steps))
 

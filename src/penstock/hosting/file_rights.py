@@ -99,7 +99,7 @@ def share_opened(descriptor: int, folder: int, *, writable: bool = False) -> Non
         os.fchmod(descriptor, mode)
     now = os.fstat(descriptor)
     if not _same_readers(above, now, for_group=_group_reads(above, access)):
-        raise PermissionError(1, f"the owner and group of its folder ({above.st_uid}, {above.st_gid}) cannot be given")
+        raise PermissionError(1, f"the owner and group of its directory ({above.st_uid}, {above.st_gid}) cannot be set")
     if now.st_ctime_ns != before.st_ctime_ns:
         os.fsync(descriptor)
 

@@ -55,7 +55,7 @@ def folder_lock(
         until = now() + wait
         while not try_lock(descriptor):
             if now() >= until:
-                raise FolderLocked(f"it has been locked for {wait:g} s by {_holder(descriptor)}")
+                raise FolderLocked(f"the lock was not released within {wait:g} s; it is held by {_holder(descriptor)}")
             sleep(EVERY)
         _tell(descriptor, f"process {os.getpid()} on {platform.node()}\n")
         try:
@@ -68,9 +68,9 @@ def folder_lock(
 
 def _check_own_file(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"{path} is no regular file, and so no lock")
+        raise OSError(f"{path} is not a regular file, so it cannot be used as a lock")
     if found.st_nlink > 1:  # what is written into it would be written into that other file
-        raise OSError(f"{path} has another name too, as a hard link: copy it to a file of its own")
+        raise OSError(f"{path} has a second hard link: copy it to a file of its own")
 
 
 def _tell(descriptor: int, holder: str) -> None:

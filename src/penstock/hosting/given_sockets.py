@@ -51,8 +51,8 @@ def refuse_addresses(named: Iterable[str]) -> None:
     """ConfigError where somebody `named` an address beside the sockets that systemd gave; each is said as it is."""
     if named := list(named):
         raise ConfigError(
-            f"systemd gave sockets to listen on (LISTEN_FDS), and {' and '.join(named)} would be another place: the "
-            "unit of the sockets says where to listen (ListenStream=), so leave one of the two out"
+            f"systemd socket activation (LISTEN_FDS) conflicts with {' and '.join(named)}: remove that, or the "
+            "socket unit (ListenStream=)"
         )
 
 
@@ -60,25 +60,25 @@ def _duplicate(descriptor: GivenDescriptor) -> socket.socket:
     try:
         number = os.dup(descriptor.number)
     except OSError as error:
-        raise ConfigError(f"{descriptor} cannot be used: {error.strerror}") from None
+        raise ConfigError(f"cannot use {descriptor}: {error.strerror}") from None
     try:
         return socket.socket(fileno=number)
     except OSError:
         os.close(number)
-        raise _unfit(descriptor, "no socket") from None
+        raise _unfit(descriptor, "not a socket") from None
 
 
 def _check(descriptor: GivenDescriptor, sock: socket.socket) -> None:
     if sock.family not in FAMILIES:
-        raise _unfit(descriptor, f"a socket of the family {socket.AddressFamily(sock.family).name}")
+        raise _unfit(descriptor, f"a socket of family {socket.AddressFamily(sock.family).name}")
     if sock.type != socket.SOCK_STREAM:
-        raise _unfit(descriptor, f"a socket of the type {socket.SocketKind(sock.type).name}")
+        raise _unfit(descriptor, f"a socket of type {socket.SocketKind(sock.type).name}")
     if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         raise _unfit(descriptor, "a socket that does not listen")
 
 
 def _unfit(descriptor: GivenDescriptor, what: str) -> ConfigError:
     return ConfigError(
-        f"{descriptor} is {what}; a server takes stream sockets of TCP or Unix that listen, which are those of "
-        "ListenStream= with Accept=no"
+        f"{descriptor} is {what}; supported are listening stream sockets of TCP or Unix, which are "
+        "those of ListenStream= with Accept=no"
     )

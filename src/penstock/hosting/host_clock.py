@@ -61,10 +61,10 @@ class HostClock:
             boot_id = BOOT_ID.read_text().strip()
         except (AttributeError, FileNotFoundError) as error:
             raise ConfigError(
-                f"a queue or a training run in a file needs Linux: there is no clock of the host's boot ({error})"
+                f"a queue or a training run in a file needs Linux: this host has no boot-time clock ({error})"
             ) from error
         except OSError as error:
-            raise ConfigError(f"{BOOT_ID} cannot be read: {error.strerror}") from error
+            raise ConfigError(f"cannot read {BOOT_ID}: {error.strerror}") from error
         return cls(time.time, lambda: time.clock_gettime(clock), boot_id)
 
     def read(self) -> Reading:

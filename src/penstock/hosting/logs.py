@@ -227,7 +227,7 @@ def object_line(logger: str, level: str, words: str, marks: Mapping[str, Any]) -
 
 def dropped_notice(count: int) -> str:
     """The line which tells that `count` lines are missing; it looks as the log's other lines."""
-    words = f"{count} log lines were dropped because nobody read them or they could not be written"
+    words = f"{count} log lines were dropped: the reader of the output is too slow, or they could not be written"
     for handler in logging.getLogger("penstock").handlers:
         if isinstance(handler, _Lines):
             return handler.format(log.makeRecord(log.name, logging.WARNING, "", 0, words, (), None))

@@ -35,8 +35,8 @@ def check_threads() -> None:
     """
     if not isinstance(threading.get_ident, BuiltinFunctionType):
         raise ConfigError(
-            "the threads of this process were replaced, as gevent and eventlet do it: an event loop in one of them "
-            "would stop all others. Serve with threads of the system, as `gunicorn -k gthread` does"
+            "the threads of this process are patched, as by gevent or eventlet: an event loop in one "
+            "of them would block all others. Use native threads, as `gunicorn -k gthread` does"
         )
 
 
@@ -114,7 +114,7 @@ class LoopThread:
 
     def _why_not(self) -> str:
         # At the interpreter's end, daemon threads do not run any more.
-        return self._refusal if not sys.is_finalizing() else self._words("the interpreter ends")
+        return self._refusal if not sys.is_finalizing() else self._words("the interpreter is shutting down")
 
     def end(self) -> None:
         """Take no further coroutine, finish those that were taken, and wait for the end of the thread."""
@@ -163,7 +163,7 @@ class LoopThread:
 
     def _refuse_all(self, error: BaseException | None) -> None:
         """Nobody runs the loop any more: refuse who waits, and who comes."""
-        words = "" if error is None else self._words(f"its event loop was ended by {type(error).__name__}: {error}")
+        words = "" if error is None else self._words(f"its event loop stopped with {type(error).__name__}: {error}")
         with self._lock:
             self._refusal = refusal = words or self._refusal
             self.broken = error is not None

@@ -52,7 +52,11 @@ class NotifySocket:
             if not self._told:
                 self._told = True
                 why = error.strerror or error
-                log.warning("NOTIFY_SOCKET=%s takes nothing: %s; systemd is not told how this goes", self._shown, why)
+                log.warning(
+                    "cannot notify systemd at NOTIFY_SOCKET=%s: %s; systemd gets no status of this service",
+                    self._shown,
+                    why,
+                )
             return False
         return True
 
@@ -61,7 +65,7 @@ class NotifySocket:
             self._through.send(message, flags)
             return
         if not self._address.startswith(("/", "\0")):
-            raise OSError("it is neither a path from the root nor a name behind an @")
+            raise OSError("it is neither an absolute path nor an abstract name that begins with @")
         if self._own is None:
             self._own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             # A default timeout of the user's module would have it wait in spite of MSG_DONTWAIT.

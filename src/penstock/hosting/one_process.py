@@ -13,4 +13,4 @@ class OfOneProcess:
     def __reduce__(self) -> NoReturn:
         """Raise ConfigError."""
         name = type(self).__name__
-        raise ConfigError(f"{name} belongs to one process and cannot be pickled: make one in each process")
+        raise ConfigError(f"{name} cannot be pickled or shared by processes: make one in each process")

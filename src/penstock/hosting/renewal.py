@@ -44,25 +44,27 @@ class Renewal:
 async def renew(renewals: Sequence[Renewal], why: str) -> None:
     """Read all of it again, and put in force what can be used; each line in the log begins with `why`."""
     if not renewals:
-        log.info("%s: there is no certificate and no key to read again", why)
+        log.info("%s: nothing to reload: no certificate and no key file is set", why)
     await asyncio.gather(*(_renew(renewal, why) for renewal in renewals))
 
 
 async def _renew(renewal: Renewal, why: str) -> None:
     if renewal.reading:
-        log.error("%s: the old stays in use: %s is still being read since an earlier time", why, renewal.what)
+        log.error("%s: reload failed, keeping the old one: an earlier read of %s has not finished", why, renewal.what)
         return
     try:
         use = await asyncio.wait_for(_read_in_thread(renewal), RENEWAL_SECONDS)
     except ConfigError as error:
-        log.error("%s: the old stays in use: %s", why, error)  # noqa: TRY400  # our traceback would tell nothing
+        # Without a traceback, which would be ours and explain nothing.
+        log.error("%s: reload failed, keeping the old one: %s", why, error)  # noqa: TRY400
     except TimeoutError:
-        log.error("%s: the old stays in use: %s was not read in %g s", why, renewal.what, RENEWAL_SECONDS)  # noqa: TRY400
+        slow = "%s: reload failed, keeping the old one: reading %s took longer than %g s"
+        log.error(slow, why, renewal.what, RENEWAL_SECONDS)  # noqa: TRY400
     except Exception:
-        log.exception("%s: the old stays in use: %s", why, renewal.what)
+        log.exception("%s: reload failed, keeping the old one: %s", why, renewal.what)
     else:
         use()
-        log.info("%s: read again: %s", why, renewal.what)
+        log.info("%s: reloaded %s", why, renewal.what)
 
 
 def _read_in_thread(renewal: Renewal) -> asyncio.Future[UseRenewed]:

@@ -35,7 +35,7 @@ async def _report_workers(service: Servable, why: str) -> None:
     try:
         stacks = await asyncio.wait_for(service.engine.worker_stacks(), WORKERS_SECONDS)
     except TimeoutError:
-        log.warning("%s: the workers of %s did not tell their stacks in %g s", why, service.name, WORKERS_SECONDS)
+        log.warning("%s: no stack traces from the workers of %s within %g s", why, service.name, WORKERS_SECONDS)
         return
     for worker, text in stacks.items():
         log.info("%s: %s of service %r:\n%s", why, worker, service.name, cut_middle(text.rstrip(), STACKS_BYTES))

@@ -244,7 +244,7 @@ class _Run:
         grace = ends.drain
         stops = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
         await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written
-        with self._told("draining for up to %s, %d in hand", grace, self._signal):
+        with self._told("shutting down, waiting up to %s for %d in flight", grace, self._signal):
             await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *stops)
 
     async def _leave_soon(self, seconds: float) -> None:
@@ -255,7 +255,11 @@ class _Run:
         self._door.leave_soon()
         over = asyncio.Event()
         with (
-            self._told("accepting for %s more, %d in hand", seconds, self._signal or "the run is over"),
+            self._told(
+                "shutting down, accepting requests for %s more, %d in flight",
+                seconds,
+                self._signal or "the run is over",
+            ),
             calling_later(self._clock, seconds, over.set),
         ):
             await over.wait()
@@ -278,10 +282,10 @@ class _Run:
             case Action.REPORT:
                 self._reporting.ask()
             case Action.NOTHING:
-                log.info("%s: this server drains; it reads nothing again", signal.Signals(number).name)
+                log.info("%s ignored: shutting down", signal.Signals(number).name)
 
     def _end_at_once(self, number: int) -> None:
-        log.warning("%s again: ending at once", signal.Signals(number).name)
+        log.warning("second %s: forcing exit", signal.Signals(number).name)
         self._door.stop_accepting()
         for service in self._services:
             if service.engine is not None:

@@ -430,4 +430,4 @@ def check_sockets(services: Sequence[Servable], uds: str | None = None) -> None:
         owner = f"external_workers of service {service.name!r}"
         other = taken.setdefault(os.path.realpath(path), owner)
         if other != owner:
-            raise ConfigError(f"{owner} is {path!r}, and so is {other}: each door needs a path of its own")
+            raise ConfigError(f"{owner} and {other} have the same path {path!r}: each socket needs its own path")

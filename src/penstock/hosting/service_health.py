@@ -126,7 +126,7 @@ def _dead_because(service: Servable) -> str:
     age = longest.progress_age
     if age < engine.options.stall_dead:
         return ""
-    return f"{service.name}: stage {longest.name!r} has work, and nothing has come back from it for {age:.0f} s"
+    return f"{service.name}: stage {longest.name!r} has work, but has completed no batch for {age:.0f} s"
 
 
 def status_words(services: Sequence[Servable], parts: Sequence[HostPart], *, stopping: bool = False) -> str:
@@ -135,7 +135,7 @@ def status_words(services: Sequence[Servable], parts: Sequence[HostPart], *, sto
     Nothing in it breaks the line, and it is no longer than `LONGEST_STATUS_BYTES` of UTF-8.
     """
     if stopping:
-        return f"draining: {in_hand(services, parts)} in hand"
+        return f"draining: {in_hand(services, parts)} in flight"
     each = [(service.name, _service_words(service)) for service in services]
     told = [each[0][1]] if len(each) == 1 else [f"{name}: {words}" for name, words in each]
     told += [f"{part.name}: {printable(one_line(why))}" for part in parts if (why := part.unready_because())]

@@ -43,7 +43,7 @@ class ServiceCollector(Collector):
         """Every family once, with a sample for each service or stage."""
         yield InfoMetricFamily(
             "penstock",
-            "The Penstock that wrote this. compiled is false where it is plain Python: a request costs twice as much.",
+            "The build of Penstock. compiled is false for plain Python: a request costs about twice as much.",
             value={"version": self._version, "compiled": "true" if is_compiled() else "false"},
         )
         yield _dropped_lines()
@@ -63,8 +63,9 @@ class ServiceCollector(Collector):
 def _dropped_lines() -> Metric:
     return CounterMetricFamily(
         "penstock_log_lines_dropped",
-        "Lines of this process's output that were dropped because nobody read them and 8 MiB waited, or because they "
-        "could not be written. The log has a line where they are missing. Lines of workers are not counted here.",
+        "Lines of this process's output that were dropped: the reader was too slow and 8 MiB were "
+        "buffered, or writing failed. The log has a notice where lines are missing. Lines of workers "
+        "are not counted here.",
         value=dropped_lines(),
     )
 
@@ -72,8 +73,8 @@ def _dropped_lines() -> Metric:
 def _versions(services: Sequence[Servable]) -> Metric:
     family = InfoMetricFamily(
         "penstock_service",
-        "Which version of each service runs, in the words of its author; of a trained model its artifact's digest, and "
-        "as model_version its number in the model directory that it was loaded from.",
+        "The version of each service, as its author set it; for a trained model the digest of its "
+        "artifact, with model_version, its number in the model directory that it was loaded from.",
         labels=("service",),
     )
     for service in services:
@@ -85,10 +86,10 @@ def _versions(services: Sequence[Servable]) -> Metric:
 def _states(services: Sequence[Servable]) -> Metric:
     family = GaugeMetricFamily(
         "penstock_state",
-        "1 for the state the service is in, 0 for the others. ready and busy take traffic; busy refuses new work "
-        "because it is full; stalled takes what comes, but a stage with work has given nothing back for long; failed "
-        "means that a stage has no worker, because none can be started or because all that its workers ran failed. It "
-        "is tried again by itself.",
+        "1 for the current state of the service, 0 for the others. ready and busy accept traffic; "
+        "busy rejects new work because it is full; stalled accepts work, but a stage with work has "
+        "completed no batch for long; failed means that a stage has no worker, because none can be "
+        "started or because all that its workers ran failed. A failed stage is retried automatically.",
         labels=("service", "state"),
     )
     for service in services:
@@ -99,37 +100,51 @@ def _states(services: Sequence[Servable]) -> Metric:
 
 
 def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
-    accepted = CounterMetricFamily("penstock_items_accepted", "Items taken in.", labels=("service",))
+    accepted = CounterMetricFamily("penstock_items_accepted", "Items accepted.", labels=("service",))
     refused = CounterMetricFamily(
         "penstock_items_refused",
-        "Items never taken in, by reason. full: so many are in hand. bytes: so many bytes are held. late: it would not "
-        "have ended before its deadline. quota: its tenant has used up what it may have. memory: too little is free. "
-        "not_ready: the service takes no work. A client batch refused at its head counts as one.",
+        "Items rejected before they were accepted, by reason. full: max_queued is reached. bytes: "
+        "max_queued_bytes is reached. late: predicted to miss its deadline. quota: the tenant has "
+        "used up its quota. memory: free memory is below min_free_memory. not_ready: the service "
+        "accepts no work. A client batch rejected at its head counts as one.",
         labels=("service", "reason"),
     )
     ended = CounterMetricFamily(
         "penstock_items_ended",
-        "Accepted items by what became of them. failed: a stage raised. invalid: the client's input. expired: its "
-        "deadline passed. cancelled: the client left. lost: a worker died twice under it. turned_away: the service "
-        "stopped or a stage failed first, or client batches had gathered too many bytes of results, its own the most. "
-        "displaced: it made way for an item of a tenant with less than its share, or of a better urgency.",
+        "Accepted items by outcome. failed: a stage raised. invalid: the client's input. expired: "
+        "its deadline passed. cancelled: the client disconnected. lost: its worker was lost twice. "
+        "turned_away: the service stopped or a stage failed first, or it was dropped to free bytes "
+        "of results. displaced: preempted by an item of a tenant below its share, or of a better "
+        "urgency.",
         labels=("service", "ending"),
     )
     gauges = {
-        "queued": ("penstock_items_in_hand", "Accepted items without an outcome, wherever they are."),
-        "max_queued": ("penstock_items_in_hand_limit", "Refuse new work at so many items (max_queued)."),
+        "queued": ("penstock_items_in_hand", "Accepted items without an outcome, queued or running."),
+        "max_queued": (
+            "penstock_items_in_hand_limit",
+            "Limit of items in flight (max_queued): above it new work is rejected.",
+        ),
         "backlog": (
             "penstock_backlog_seconds",
-            "How long what is in hand will take, by the runs of late; 0 while nothing is in hand: scale by it.",
+            (
+                "Estimated time to complete all items in flight, by recent run times; 0 if there are none. "
+                "Use it to scale."
+            ),
         ),
-        "held": ("penstock_held_bytes", "Bytes of queued payloads, half-received bodies and unread answers."),
+        "held": ("penstock_held_bytes", "Bytes of queued payloads, partly received bodies and unsent responses."),
         "answers": (
             "penstock_unread_answer_bytes",
-            "Bytes of finished answers, which are not read or wait for their turn. Above the limit nothing is run.",
+            (
+                "Bytes of completed responses that wait for their turn or for a slow client. Above the "
+                "limit nothing is run."
+            ),
         ),
         "max_held": (
             "penstock_held_bytes_limit",
-            "Most bytes of finished answers, and of all else: then new work is refused (max_queued_bytes).",
+            (
+                "Limit of bytes of completed responses, and again of all others (max_queued_bytes): above "
+                "it new work is rejected."
+            ),
         ),
     }
     made = {key: GaugeMetricFamily(*words, labels=("service",)) for key, words in gauges.items()}
@@ -151,8 +166,8 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     if watched:
         memory = GaugeMetricFamily(
             "penstock_memory_available_bytes",
-            "Bytes of memory that the cgroup, or the machine, has left; below min_free_memory new work is refused. "
-            "Only of services with that option.",
+            "Free bytes of memory of the cgroup or the machine; below min_free_memory new work is "
+            "rejected. Only for services with that option.",
             labels=("service",),
         )
         for name, left in watched:
@@ -161,20 +176,20 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
 
 
 def _tenant_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
-    rest = "The 100 busiest by name, the rest as `other`; none where no tenant has a name."
+    rest = "The 100 busiest by name, the rest as `other`; no series if no tenant has a name."
     labels = ("service", "tenant")
     accepted = CounterMetricFamily(
-        "penstock_tenant_items_accepted", f"Items taken in, by tenant. {rest}", labels=labels
+        "penstock_tenant_items_accepted", f"Items accepted, by tenant. {rest}", labels=labels
     )
     refused = CounterMetricFamily(
         "penstock_tenant_items_refused",
-        f"Items of a tenant that were never taken in, for whatever reason. {rest}",
+        f"Items rejected, by tenant, for any reason. {rest}",
         labels=labels,
     )
     waited = CounterMetricFamily(
         "penstock_tenant_waited_seconds",
-        "Seconds that the items of a tenant lay in the queues of the stages, together. Its rate divided by that of the "
-        f"items accepted is how long an item waits. {rest}",
+        "Seconds that the items of a tenant spent in the queues of the stages, in total. Its rate "
+        f"divided by the rate of accepted items is the mean queue time. {rest}",
         labels=labels,
     )
     for service, engine in running:
@@ -188,15 +203,16 @@ def _tenant_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterat
 def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     queued = GaugeMetricFamily(
         "penstock_stage_queued_items",
-        "Items waiting for a worker of this stage. Growing while its workers are busy: the bottleneck is here.",
+        "Items queued for a worker of this stage. If it grows while the workers are busy, this stage "
+        "is the bottleneck.",
         labels=STAGE,
     )
     in_flight = GaugeMetricFamily(
-        "penstock_stage_in_flight_items", "Items handed to workers and not answered yet.", labels=STAGE
+        "penstock_stage_in_flight_items", "Items sent to workers and not completed yet.", labels=STAGE
     )
     workers = GaugeMetricFamily(
         "penstock_stage_workers",
-        "Workers by state. idle and busy are up; down is dead and due to be started again.",
+        "Workers by state. idle and busy are up; down is dead and will be restarted.",
         labels=(*STAGE, "state"),
     )
     up = GaugeMetricFamily(
@@ -204,24 +220,25 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     )
     age = GaugeMetricFamily(
         "penstock_stage_progress_age_seconds",
-        "Seconds since a batch last came back from this stage, or since work came to it where it had none. 0 while it "
-        "has no work. From stall_unready on the service is unready.",
+        "Seconds since this stage last completed a batch, or since work arrived where it had none. 0 "
+        "while it has no work. From stall_unready on the service is unready.",
         labels=STAGE,
     )
     hold = GaugeMetricFamily(
         "penstock_stage_hold_seconds",
-        "How long a free worker was last held for company, as it was decided (max_wait); 0: it was not held.",
+        "Last delay that a free worker waited to fill a batch (max_wait); 0: no delay.",
         labels=STAGE,
     )
     size = GaugeMetricFamily(
         "penstock_stage_max_size",
-        "The most items of a batch now: those of its policy, or fewer where there was not enough memory.",
+        "Current maximum size of a batch: that of its policy, or less after memory ran out.",
         labels=STAGE,
     )
     device = GaugeMetricFamily(
         "penstock_worker_device_memory_bytes",
-        "Bytes of device memory that torch's caching allocator has reserved in a worker, as that told with its last "
-        "batches. Only of workers whose stage uses CUDA by torch; what CUDA itself takes is not counted.",
+        "Bytes of device memory that torch's caching allocator has reserved in a worker, as reported "
+        "with its last batches. Only for workers whose stage uses CUDA by torch; memory that CUDA "
+        "itself uses is not counted.",
         labels=(*STAGE, "worker"),
     )
     for service, stage in stages:
@@ -242,38 +259,38 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
 
 
 _STAGE_COUNTERS = {
-    "batches": ("penstock_stage_batches", "Batches sent to workers; what ran again after a death counts again."),
+    "batches": ("penstock_stage_batches", "Batches sent to workers; a batch that is run again counts again."),
     "restarts": (
         "penstock_stage_worker_restarts",
         (
-            "Ends of workers that were or will be followed by a new start: deaths, failed starts, and workers that "
-            "Penstock killed because they ran too long, were recycled or abandoned, or because their stage rests. "
-            "The log has the reason of each."
+            "Workers that exited and were or will be restarted: crashes, failed starts, and workers "
+            "that Penstock killed because they timed out, were recycled or abandoned, or because their "
+            "stage is paused. The log has the reason of each."
         ),
     ),
     "recycled": (
         "penstock_stage_worker_recycled",
         (
-            "Workers ended because every batch of theirs failed, and the stage's example where it has one, or because "
-            "the stage's health() raised or took longer than 5 s."
+            "Workers restarted because every batch failed, and the stage's example if it has one, or "
+            "because the stage's health() raised or took longer than 5 s."
         ),
     ),
     "abandoned": (
         "penstock_stage_abandoned",
-        "Workers killed because they ran a batch on and on that nobody waited for. The log has the worker's stacks.",
+        "Workers killed because they kept running a batch that no caller waited for. The log has the worker's stacks.",
     ),
-    "retried": ("penstock_stage_retried_items", "Items run again because a worker died under them."),
+    "retried": ("penstock_stage_retried_items", "Items run again because their worker was lost."),
     "devices_lost": (
         "penstock_stage_devices_lost",
-        "Workers ended because their device was lost: a batch failed, and what ran well before failed too.",
+        "Workers restarted because their device was lost: a batch failed, and what ran well before failed too.",
     ),
     "shortages": (
         "penstock_stage_out_of_memory",
-        "Batches for which there was not enough memory; they were run in halves. max_size says how large they may be.",
+        "Batches that ran out of memory and were run in halves. max_size shows the current limit.",
     ),
     "bisected": (
         "penstock_stage_bisected_batches",
-        "Batches that raised as a whole and were taken apart to find the items at fault.",
+        "Batches that raised as a whole and were split to find the failing items.",
     ),
 }
 
@@ -286,7 +303,7 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
         yield family
     held = CounterMetricFamily(
         "penstock_stage_held_seconds",
-        "Time in which a worker was free and items were held for company (max_wait), as far as the hold has ended.",
+        "Total time that a worker was free while items waited to fill a batch (max_wait), for delays that have ended.",
         labels=STAGE,
     )
     for service, stage in stages:
@@ -294,10 +311,11 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
     yield held
     cuts = CounterMetricFamily(
         "penstock_stage_cuts",
-        "Batches by why they were cut: full, idle (a worker was free and nobody was held), company (held, and "
-        "all had come, or more were not worth it), patience (held for as long as was worth it), waited (max_wait), gap "
-        "(max_gap), bulk (a client batch is never held), back (nor are jobs), alone (an item that must run so), "
-        "deadline, drain, retry (alone, after a death).",
+        "Batches by the reason they were closed: full, idle (a worker was free and no delay was "
+        "set), company (after a delay: all expected items arrived, or more were not worth the wait), "
+        "patience (the longest useful delay), waited (max_wait), gap (max_gap), bulk (a client batch "
+        "is never delayed), back (nor are jobs), alone (an item that must run alone), deadline, "
+        "drain, retry (alone, after a worker was lost).",
         labels=(*STAGE, "reason"),
     )
     for service, stage in stages:
@@ -309,11 +327,14 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
 _STAGE_HISTOGRAMS = {
     "batch_size": (
         "penstock_stage_batch_items",
-        "Items in a batch. Always 1 under load: max_size or the callers, not the model, set the pace.",
+        "Items in a batch. If it is always 1 under load, max_size or the callers, not the model, limit throughput.",
     ),
     "waited": (
         "penstock_stage_waited_seconds",
-        "Time an item lay in this stage's queue. High while computed is low: more workers or larger batches.",
+        (
+            "Time an item spent in the queue of this stage. If it is high while computed is low: add "
+            "workers or larger batches."
+        ),
     ),
     "computed": ("penstock_stage_computed_seconds", "Time a worker spent on a batch."),
 }

@@ -14,26 +14,27 @@ def slab_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[
     labels = ("service", "memory")
     size = GaugeMetricFamily(
         "penstock_slab_bytes",
-        "Bytes of shared memory for large payloads (slab_bytes), by what lies there: arrivals, or the results of the "
-        "stage of that name.",
+        "Bytes of shared memory for large payloads (slab_bytes), by use: arrivals, or the results of "
+        "the stage of that name.",
         labels=labels,
     )
     used = GaugeMetricFamily(
         "penstock_slab_used_bytes",
-        "Bytes of it that somebody holds, in whole pages. Near the size: what is large is copied through a socket.",
+        "Bytes of it in use, in whole pages. Near the size, large payloads are copied through a socket instead.",
         labels=labels,
     )
     kept = GaugeMetricFamily(
         "penstock_slab_kept_bytes",
-        "Those of them that a stage keeps although their items are settled: it has stored a view of an input. Beyond a "
-        "quarter of the size, what is large is copied for that stage.",
+        "Bytes of it that a stage retains although their items are settled: it has stored a view of "
+        "an input. Above a quarter of the size, large payloads are copied for that stage.",
         labels=labels,
     )
     inline = CounterMetricFamily(
         "penstock_slab_inline",
-        "Large payloads that did not stay in shared memory, by reason, and were copied through a socket. full: there "
-        "was no room. kept: a stage keeps too much. chunked: the client did not tell the length. moved: a slow client "
-        "made way for another. waiting: the stage has something async.",
+        "Large payloads that were copied through a socket instead of shared memory, by reason. full: "
+        "no free memory. kept: a stage retains too much. chunked: the client did not send the "
+        "length. moved: a slow client was evicted for another. waiting: the stage has something "
+        "async.",
         labels=("service", "reason"),
     )
     for service, engine in running:

@@ -16,7 +16,9 @@ def read_small_file(path: str, most: int, where: str) -> bytes:
     """
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise ConfigError(f"{where} is no regular file: it is read more than once, which a pipe cannot be")
+            raise ConfigError(
+                f"{where} is not a regular file: it is read more than once, which is not possible with a pipe"
+            )
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
     except OSError as error:

@@ -56,10 +56,10 @@ OUR_FAULTS: Final = frozenset(("SQLITE_ERROR", "SQLITE_CONSTRAINT", "SQLITE_MISU
 """The codes of wrong statements: no state of the file or the disk explains them."""
 REASONS: Final = {
     "SQLITE_FULL": "the disk is full",
-    "SQLITE_IOERR": "the disk did not do as it was asked, or is full",
-    "SQLITE_BUSY": f"other processes kept it locked for {BUSY_SECONDS:g} s",
-    "SQLITE_CORRUPT": "it is damaged",
-    "SQLITE_NOTADB": "it is damaged",
+    "SQLITE_IOERR": "the disk failed to read or write, or is full",
+    "SQLITE_BUSY": f"other processes held its lock for {BUSY_SECONDS:g} s",
+    "SQLITE_CORRUPT": "the file is damaged",
+    "SQLITE_NOTADB": "the file is damaged",
 }
 
 
@@ -156,7 +156,7 @@ class SqliteFile:
         try:
             found = os.stat(self.path)  # noqa: PTH116  # Path.stat takes three times as long
         except OSError as error:
-            raise self._kind.unavailable(f"{self.path} is not there any more: {error.strerror}") from error
+            raise self._kind.unavailable(f"{self.path} does not exist any more: {error.strerror}") from error
         if (found.st_dev, found.st_ino) != self._identity:
             what = "was replaced by another file while it was open"
             raise self._kind.unavailable(
@@ -168,7 +168,7 @@ class SqliteFile:
         code = code_of(error)
         if not code or code in OUR_FAULTS:
             return None
-        reason = REASONS["SQLITE_FULL"] if is_full(error) else REASONS.get(code, "SQLite refuses")
+        reason = REASONS["SQLITE_FULL"] if is_full(error) else REASONS.get(code, "SQLite failed")
         return self._kind.unavailable(f"{self.path}: {reason} ({error.sqlite_errorname}: {error})")
 
     def growth(self, connection: sqlite3.Connection) -> int:
@@ -218,26 +218,26 @@ class SqliteFile:
         try:
             if not path.parent.is_dir():
                 raise ConfigError(
-                    f"{path.parent} is no folder that is there; make it, or name another file for the {what}"
+                    f"directory {path.parent} does not exist; make it, or use another file for the {what}"
                 )
             if path.is_dir():
-                raise ConfigError(f"{path} is a folder; name a file in it for the {what}, as {path / 'q.db'}")
+                raise ConfigError(f"{path} is a directory; name a file in it for the {what}, as {path / 'q.db'}")
             if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-                raise ConfigError(f"{path} is no regular file; name another for the {what}")
+                raise ConfigError(f"{path} is not a regular file; use another one for the {what}")
             self.path = str(path.resolve())
         except OSError as error:
-            raise ConfigError(f"{path} cannot be opened as a {what}: {error.strerror}") from error
+            raise ConfigError(f"cannot open {path} as a {what}: {error.strerror}") from error
         for other in _files():
             if other.path == self.path and other._process != os.getpid():
                 raise ConfigError(
-                    f"{self.path} was open in process {other._process} when this process was forked from it, so that "
-                    f"SQLite cannot open it here any more; open the {what} after the fork only"
+                    f"{self.path} was open in process {other._process} when this process was forked, so "
+                    f"SQLite cannot open it here; open the {what} only after the fork"
                 )
         found = self.file_system()
         if is_shared(found):
             raise ConfigError(
-                f"{self.path} lies on a network file system ({found}), where SQLite's locks do not hold; "
-                f"{self._kind.elsewhere}"
+                f"{self.path} is on a network file system ({found}), which does not support SQLite's "
+                f"locks; {self._kind.elsewhere}"
             )
 
     def _read_mounts(self) -> str:
@@ -250,15 +250,15 @@ class SqliteFile:
         path, log = Path(self.path), Path(f"{self.path}-wal")
         if (not path.exists() or path.stat().st_size == 0) and log.exists() and log.stat().st_size:
             raise ConfigError(
-                f"{path} is missing or empty, but its log {log} is there; put the file back, or remove the log: "
-                f"the {self._kind.contents} in it are lost then"
+                f"{path} is missing or empty, but its log {log} exists; restore the file, or remove the "
+                f"log: the {self._kind.contents} in it are lost then"
             )
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         except FileExistsError:
             pass
         except OSError as error:
-            raise ConfigError(f"{path} cannot be made: {error.strerror}") from error
+            raise ConfigError(f"cannot create {path}: {error.strerror}") from error
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -291,18 +291,19 @@ class SqliteFile:
     def _refusal(self, error: sqlite3.Error) -> PenstockError:
         if code_of(error) in ("SQLITE_CORRUPT", "SQLITE_NOTADB"):
             return ConfigError(
-                f"{self.path} is damaged or no SQLite file ({error}); put a backup in its place, or name another file"
+                f"{self.path} is damaged or not an SQLite file ({error}); restore a backup, or use another file"
             )
         if code_of(error) == "SQLITE_CANTOPEN" and not _can_open_more():
             return self._no_more_files()
         if code_of(error) in ("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH"):
             return ConfigError(
-                f"{self.path} cannot be read and written ({error}); this user needs both rights to it and its folder"
+                f"cannot read and write {self.path} ({error}); this user needs both permissions for it "
+                "and its directory"
             )
         return self.unavailable(error) or PenstockError(f"{self.path}: {error}")
 
     def _no_more_files(self) -> PenstockError:
-        return self._kind.unavailable(f"{self.path}: this process may open no more files (ulimit -n); close some")
+        return self._kind.unavailable(f"{self.path}: this process has reached its limit of open files (ulimit -n)")
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
         """Have the file use a log.  SQLite does not wait by itself where somebody else has the file in use."""
@@ -316,7 +317,7 @@ class SqliteFile:
                 time.sleep(0.01)
             else:
                 if mode != "wal":
-                    raise self._kind.unavailable(f"SQLite keeps no write-ahead log here: its journal mode is {mode!r}")
+                    raise self._kind.unavailable(f"SQLite has no write-ahead log here: its journal mode is {mode!r}")
                 return
 
 
@@ -336,7 +337,7 @@ def _examine(connection: sqlite3.Connection, path: str) -> None:
     finally:
         connection.set_progress_handler(None, 0)
     if found != "ok":
-        raise ConfigError(f"{path} is damaged ({found}); put a backup in its place, or name another file")
+        raise ConfigError(f"{path} is damaged ({found}); restore a backup, or use another file")
 
 
 def _can_open_more() -> bool:

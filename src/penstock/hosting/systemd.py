@@ -65,7 +65,7 @@ class GivenBySystemd:
         if microseconds == ENDLESS:
             return None
         if microseconds == 0:
-            raise ConfigError("the variable WATCHDOG_USEC is 0, and no sign of life comes as often")
+            raise ConfigError("WATCHDOG_USEC is 0, which is not a valid interval")
         return microseconds / 1e6
 
     def descriptors(self) -> list[GivenDescriptor]:
@@ -81,7 +81,7 @@ class GivenBySystemd:
         count = _number("LISTEN_FDS", text)
         limit = os.sysconf("SC_OPEN_MAX")
         if count > limit:
-            raise ConfigError(f"the variable LISTEN_FDS is {count}, and a process has at most {limit} files")
+            raise ConfigError(f"LISTEN_FDS is {count}, but a process has at most {limit} files")
         return [GivenDescriptor(FIRST_DESCRIPTOR + n, names[n] if n < len(names) else "") for n in range(count)]
 
     @property
@@ -91,8 +91,8 @@ class GivenBySystemd:
             return ""
         whose = self._variables.get("LISTEN_PID", "")
         return (
-            f"the sockets of systemd are not used: LISTEN_PID is {whose!r}, and this is process {self._pid}; where a "
-            "shell starts this command, write `exec` before it"
+            f"the sockets of systemd are not used: LISTEN_PID is {whose!r}, but this is process "
+            f"{self._pid}; if a shell starts this command, write `exec` before it"
         )
 
     def _is_for_us(self, variable: str, *, where_missing: bool) -> bool:
@@ -117,5 +117,5 @@ def given_by_systemd() -> GivenBySystemd:
 
 def _number(variable: str, text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > len(str(ENDLESS)):
-        raise ConfigError(f"the variable {variable} should be a number, and is {text!r}")
+        raise ConfigError(f"{variable} must be a number, got {text!r}")
     return int(text)

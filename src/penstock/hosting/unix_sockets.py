@@ -98,7 +98,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode):
-        raise StartFailed(f"cannot listen on {path}: there is a file of that name that is not a socket")
+        raise StartFailed(f"cannot listen on {path}: the file exists and is not a socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -134,9 +134,9 @@ def unix_name(sock: socket.socket) -> str:
 def listen_refused(where: str, error: OSError, hint: str = "") -> StartFailed:
     """The error that says why nobody can listen at `where`, with a `hint` behind it."""
     reasons = {
-        errno.EADDRINUSE: "something else listens there already",
+        errno.EADDRINUSE: "the address is in use",
         errno.EACCES: "permission denied",
-        errno.EADDRNOTAVAIL: "this machine has no such address",
+        errno.EADDRNOTAVAIL: "this host has no such address",
     }
     reason = reasons.get(error.errno or 0, error.strerror or str(error)) + hint
     return StartFailed(f"cannot listen on {where}: {reason}")

@@ -103,7 +103,7 @@ def test_several_addresses_and_a_unix_socket_are_served_together(serve, knock, t
 def test_where_one_address_cannot_be_had_none_is_served(serve, tmp_path):
     taken = serve(host="127.0.0.2")
     path = tmp_path / "s"
-    with pytest.raises(StartFailed, match="something else listens there"):
+    with pytest.raises(StartFailed, match="the address is in use"):
         serve(host=["127.0.0.1", "127.0.0.2"], port=taken.port, uds=str(path))
     assert list(tmp_path.iterdir()) == []
     assert serve(host="127.0.0.1", port=taken.port).port == taken.port
@@ -111,7 +111,7 @@ def test_where_one_address_cannot_be_had_none_is_served(serve, tmp_path):
 
 def test_a_port_in_use_is_an_error_that_says_so(serve):
     port = serve().port
-    with pytest.raises(StartFailed, match=rf"127\.0\.0\.1:{port}: something else listens there"):
+    with pytest.raises(StartFailed, match=rf"127\.0\.0\.1:{port}: the address is in use"):
         serve(port=port)
 
 
@@ -126,7 +126,7 @@ def test_a_port_can_be_taken_again_at_once(serve, knock):
 
 
 def test_an_address_that_is_not_ours_is_an_error(serve):
-    with pytest.raises(StartFailed, match="this machine has no such address"):
+    with pytest.raises(StartFailed, match="this host has no such address"):
         serve(host="192.0.2.1")
 
 

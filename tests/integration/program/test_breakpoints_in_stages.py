@@ -18,7 +18,7 @@ class Model(ps.Stage):
 
 service = ps.Service(Model)
 """
-WORDS = "breakpoint() cannot stop here"
+WORDS = "breakpoint() is not supported here"
 
 
 def source(chosen):

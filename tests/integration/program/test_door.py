@@ -89,7 +89,7 @@ def test_where_one_address_cannot_be_had_the_server_does_not_start_and_leaves_no
     for options in ((), ("--reload",)):
         found = spoken(folder, "serve", "orders:service", *where, *options)
         assert found.status == 1
-        assert f"cannot listen on 127.0.0.1:{port}: something else listens there already" in found.refusal
+        assert f"cannot listen on 127.0.0.1:{port}: the address is in use" in found.refusal
         assert list(folder.glob("*.sock*")) == []
 
 

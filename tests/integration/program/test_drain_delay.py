@@ -19,7 +19,9 @@ def test_who_asks_is_told_at_once_and_requests_are_answered_as_before(serve):
     old = server.wire().post("/predict", {"value": 1})
     assert "connection" not in old.answer().headers
     server.signal(signal.SIGTERM)
-    server.wait_for("SIGTERM: accepting for 600 s more, 0 in hand; a second signal ends at once")
+    server.wait_for(
+        "SIGTERM: shutting down, accepting requests for 600 s more, 0 in flight; a second signal forces exit"
+    )
     ready = server.wire().send(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n").answer()
     assert (ready.status, ready.headers["connection"]) == (503, "close")
     assert (ready.json()["type"], ready.json()["state"]) == ("urn:penstock:problem:not-ready", "draining")
@@ -41,14 +43,17 @@ def test_after_the_delay_the_door_is_closed_and_what_is_in_hand_is_finished(serv
     held = server.wire().post("/predict", {"do": "hold", "value": 1})
     server.until((server.folder / "ran").exists)
     server.signal(signal.SIGTERM)
-    server.wait_for("SIGTERM: draining for up to 30 s, 1 in hand; a second signal ends at once")
+    server.wait_for("SIGTERM: shutting down, waiting up to 30 s for 1 in flight; a second signal forces exit")
     assert idle.ended()
     with pytest.raises(ConnectionRefusedError):
         server.wire()
     server.open_gate()
     assert held.answer().json() == 1.0
     assert server.wait() == 0
-    assert re.search(r"(?s)accepting for 0\.3 s more, 1 in hand.*draining for up to 30 s", server.output)
+    assert re.search(
+        r"(?s)shutting down, accepting requests for 0\.3 s more, 1 in flight.*shutting down, waiting up to 30 s",
+        server.output,
+    )
 
 
 def test_who_has_never_been_ready_does_not_wait(serve):
@@ -84,7 +89,7 @@ def test_on_a_terminal_one_line_tells_how_the_end_goes(tmp_path):
     try:
         until_now(lambda: b"ready on" in terminal.written, "ready", START_LIMIT, lambda: str(terminal.rows))
         terminal.process.send_signal(signal.SIGTERM)
-        line = rb"penstock: accepting for 59[0-9] s more, 0 in hand"
+        line = rb"penstock: shutting down, accepting requests for 59[0-9] s more, 0 in flight"
         until_now(
             lambda: len(set(re.findall(line, terminal.written))) >= 2,
             "a line that changes",

@@ -81,7 +81,8 @@ def test_one_path_is_not_that_of_two_doors(module):
     found = spoken(module(SOURCE), "serve", "model:service", "--uds", "s", "--external-workers", "./s")
     assert found.status == 1
     says(
-        found.refusal, "external_workers of service 'square' is './s', and so is uds: each door needs a path of its own"
+        found.refusal,
+        ("external_workers of service 'square' and uds have the same path './s': each socket needs its own path"),
     )
 
 

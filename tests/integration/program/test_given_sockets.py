@@ -123,7 +123,7 @@ def test_another_address_beside_given_sockets_is_an_error(host, words, env, name
     assert host.tcp
     server = host.serve("model:service", *words, env=env)
     assert server.wait() == 1
-    assert f"systemd gave sockets to listen on (LISTEN_FDS), and {named} would be another place" in server.output
+    assert f"systemd socket activation (LISTEN_FDS) conflicts with {named}: remove" in server.output
     assert "starting" not in server.output
 
 
@@ -135,7 +135,7 @@ def test_another_address_in_a_program_of_python_is_an_error(host):
     program = Program(host.folder, *as_started(host.numbers), sys.executable, "own.py", pass_fds=host.numbers)
     host.programs.append(program)
     assert program.wait() == 1
-    assert "(LISTEN_FDS), and port=8001 would be another place" in program.output
+    assert "(LISTEN_FDS) conflicts with port=8001: remove" in program.output
 
 
 def test_a_descriptor_that_is_no_socket_to_serve_is_named(host):
@@ -143,7 +143,7 @@ def test_a_descriptor_that_is_no_socket_to_serve_is_named(host):
     host.sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     server = host.serve("model:service", env={"LISTEN_FDNAMES": "http:metrics"})
     assert server.wait() == 1
-    assert "descriptor 4 of LISTEN_FDS ('metrics') is a socket of the type SOCK_DGRAM" in server.output
+    assert "descriptor 4 of LISTEN_FDS ('metrics') is a socket of type SOCK_DGRAM" in server.output
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_queue_is_not_open_to_a_network_by_a_given_socket(host):
 def test_sockets_for_another_process_are_not_used_and_that_is_said(models):
     with serving(models, source=GATED, env={"LISTEN_FDS": "1", "LISTEN_PID": "1"}) as server:
         assert server.http.post("/predict", json=1).json() == 1
-    assert "the sockets of systemd are not used: LISTEN_PID is '1', and this is process" in server.output
+    assert "the sockets of systemd are not used: LISTEN_PID is '1', but this is process" in server.output
 
 
 # -- restarts under load ----------------------------------------------------------------------------------------------

@@ -234,7 +234,7 @@ def test_edits_fail_no_request(reloaded, tmp_path, count, terminal):
     if terminal:
         os.write(server.screen, b"\x03")  # Ctrl-C
         assert server.wait() == 0
-        assert "ending at once" not in server.output
+        assert "forcing exit" not in server.output
         assert server.output.count("SIGINT: draining") == 1
     else:
         server.stop()
@@ -303,7 +303,7 @@ def test_a_signal_that_interrupts_no_wait_of_the_event_loop_is_seen_at_once(relo
 def test_signals_reach_the_service_and_a_second_ends_one_that_stands_still(reloaded):
     server = reloaded().ready()
     server.signal(signal.SIGHUP)
-    server.said("SIGHUP: there is no certificate")
+    server.said("SIGHUP: nothing to reload: no certificate")
     server.signal(signal.SIGUSR1)
     server.said("SIGUSR1: health")
     child = server.child()

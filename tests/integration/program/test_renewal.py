@@ -18,7 +18,7 @@ from served import request
 from night import tight
 
 EXPIRES = "penstock_tls_certificate_expires_timestamp_seconds"
-AGAIN = "SIGHUP: read again: tls_cert"
+AGAIN = "SIGHUP: reloaded tls_cert"
 BY_NIGHT = [pytest.param(how, marks=pytest.mark.night) for how in ("no key", "no certificate", "an empty certificate")]
 
 
@@ -97,7 +97,13 @@ def test_a_bad_pair_is_logged_and_the_old_one_stays_unharmed(serve, pair, how):
             pair.cert.unlink()
         case "an empty certificate":
             pair.cert.write_bytes(b"")
-    hang_up(server, f"ERROR penstock.server: SIGHUP: the old stays in use: tls_cert {pair.cert} and tls_key {pair.key}")
+    hang_up(
+        server,
+        (
+            "ERROR penstock.server: SIGHUP: reload failed, keeping the old one: tls_cert "
+            f"{pair.cert} and tls_key {pair.key}"
+        ),
+    )
     for name in (None, "localhost"):
         assert shown(server, name) == old
     assert server.metric(EXPIRES) == expires
@@ -121,11 +127,11 @@ def test_renewed_keys_hold_on_open_connections_too(serve, tmp_path):
 
     assert [status(key) for key in ("old", "kept", "new")] == [200, 200, 401]
     keys.write_text("kept\nnew\n")
-    hang_up(server, "SIGHUP: read again: api_key_file")
+    hang_up(server, "SIGHUP: reloaded api_key_file")
     assert [status(key) for key in ("old", "kept", "new")] == [401, 200, 200]
     for bad in (b"", b"two words\n", b"#" * (1024 * 1024 + 1)):
         keys.write_bytes(bad)
-        hang_up(server, "ERROR penstock.server: SIGHUP: the old stays in use: api_key_file")
+        hang_up(server, "ERROR penstock.server: SIGHUP: reload failed, keeping the old one: api_key_file")
         assert [status(key) for key in ("old", "kept", "new")] == [401, 200, 200]
     keys.unlink()
     hang_up(server, "cannot be read: No such file or directory")
@@ -140,7 +146,7 @@ def test_a_bad_key_file_does_not_keep_the_certificate_from_being_renewed(serve, 
     keys.write_text("")
     pair.renew()
     hang_up(server, AGAIN)
-    server.wait_for("the old stays in use: api_key_file .* contains no key")
+    server.wait_for("reload failed, keeping the old one: api_key_file .* contains no key")
     assert shown(server) == pair.encoded
 
 
@@ -180,8 +186,8 @@ def test_a_named_pipe_in_the_place_of_the_keys_leaves_the_old_in_use(serve, tmp_
     server = serve("--api-key-file", str(keys))
     keys.unlink()
     os.mkfifo(keys)
-    hang_up(server, "the old stays in use: api_key_file")
-    server.wait_for("is no regular file")
+    hang_up(server, "reload failed, keeping the old one: api_key_file")
+    server.wait_for("is not a regular file")
     assert server.client(headers={"x-api-key": "one"}).post("/predict", json={"value": 1}).json() == 1
 
 

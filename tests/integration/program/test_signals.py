@@ -77,7 +77,7 @@ def test_a_signal_that_reaches_every_process_as_from_a_terminal_still_drains(ser
 @pytest.mark.parametrize(
     ("number", "line"),
     [
-        (signal.SIGHUP, "SIGHUP: there is no certificate and no key to read again"),
+        (signal.SIGHUP, "SIGHUP: nothing to reload: no certificate and no key file is set"),
         (signal.SIGUSR1, "SIGUSR1: the coordinator's threads"),
     ],
 )
@@ -99,9 +99,9 @@ def test_hup_during_the_drain_changes_nothing(serve):
     server = serve()
     wires = held_and_next(server)
     server.signal(signal.SIGTERM)
-    server.wait_for("SIGTERM: draining")
+    server.wait_for("SIGTERM: shutting down, waiting")
     server.signal(signal.SIGHUP)
-    server.wait_for("SIGHUP: this server drains")
+    server.wait_for("SIGHUP ignored: shutting down")
     server.open_gate()
     assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
     assert server.wait() == 0
@@ -147,7 +147,7 @@ def test_a_closed_terminal_drains_and_an_open_one_does_not(serve):
     os.close(theirs)
     wires = held_and_next(server)
     server.signal(signal.SIGHUP)
-    read_until(ours, "SIGHUP: there is no certificate and no key to read again")
+    read_until(ours, "SIGHUP: nothing to reload: no certificate and no key file is set")
     assert server.http.get("/readyz").status_code == 200
     os.close(ours)
     server.until(lambda: refused(server), "the door to close")
@@ -286,7 +286,7 @@ service = ps.Service(double)
 
 def test_signals_from_the_first_line_to_the_end_of_the_process_never_have_their_default(serve):
     server = serve("--log-format", "json", source=SIGNALS_ITSELF)
-    server.wait_for("SIGHUP: there is no certificate")
+    server.wait_for("SIGHUP: nothing to reload: no certificate")
     server.wait_for("SIGUSR1: the coordinator's threads")
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
@@ -376,7 +376,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_what_was_blocked_at_the_start_is_taken(serve):
     server = serve(wrapper=(sys.executable, "-c", BLOCKED))
     server.signal(signal.SIGHUP)
-    server.wait_for("SIGHUP: there is no certificate")
+    server.wait_for("SIGHUP: nothing to reload: no certificate")
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
 

@@ -35,7 +35,7 @@ def test_systemd_is_told_of_a_server_from_its_start_to_its_end(notified, host):
     server.until((host.folder / "held").exists)
     server.signal(signal.SIGTERM)
     stopping = notified.wait_for("STOPPING=1")
-    notified.wait_for("STATUS=draining: 1 in hand", after=stopping)
+    notified.wait_for("STATUS=draining: 1 in flight", after=stopping)
     notified.wait_for(EXTENDED, after=stopping)
     notified.wait_for(EXTENDED, after=notified.wait_for(EXTENDED, after=stopping) + 1)
     (host.folder / "let go").touch()
@@ -84,7 +84,7 @@ def test_systemd_is_told_of_a_consumer(notified, host):
         job = queue.submit(9)
         until_now((host.folder / "held").exists, "the job to be at work", PATIENCE_SECONDS, lambda: consumer.output)
         consumer.signal(signal.SIGTERM)
-        notified.wait_for("STATUS=draining: 1 in hand", after=notified.wait_for("STOPPING=1"))
+        notified.wait_for("STATUS=draining: 1 in flight", after=notified.wait_for("STOPPING=1"))
         notified.wait_for(EXTENDED, after=notified.wait_for("STOPPING=1"))
         (host.folder / "let go").touch()
         assert consumer.wait() == 0, consumer.output
@@ -129,7 +129,7 @@ def test_an_address_where_nobody_listens_is_said_once_and_stops_nothing(models):
     env = {"NOTIFY_SOCKET": str(models / "nobody"), "WATCHDOG_USEC": "100000"}
     with serving(models, source=GATED, env=env) as server:
         assert server.http.post("/predict", json=1).json() == 1
-    said = f"NOTIFY_SOCKET={models / 'nobody'} takes nothing: No such file or directory"
+    said = f"cannot notify systemd at NOTIFY_SOCKET={models / 'nobody'}: No such file or directory"
     assert server.output.count(said) == 1
 
 

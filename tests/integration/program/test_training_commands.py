@@ -152,7 +152,7 @@ def test_a_file_that_is_no_run_is_told(tmp_path):
     (tmp_path / "run" / "run.db").write_text("not SQLite, but some text that is long enough to be looked at" * 30)
     code, output = status(tmp_path)
     assert code == 1
-    assert "is damaged or no SQLite file" in output
+    assert "is damaged or not an SQLite file" in output
 
 
 def test_a_folder_without_a_plan_is_told(tmp_path):

@@ -1171,7 +1171,9 @@ def test_a_lock_that_is_held_for_long_is_told_with_its_holder(published, there, 
     lock = folder_lock.folder_lock
     monkeypatch.setattr(staging, "folder_lock", lambda folder: lock(folder, wait=0.05))
     with lock(there):
-        said = f"{there} was not changed: it has been locked for 0.05 s by process {os.getpid()} on "
+        said = (
+            f"{there} was not changed: the lock was not released within 0.05 s; it is held by process {os.getpid()} on "
+        )
         with pytest.raises(PublishFailed, match=said):
             published("b")
     assert files_of(there) == before

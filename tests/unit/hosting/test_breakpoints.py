@@ -17,7 +17,13 @@ def of_python(monkeypatch):
 
 def test_a_breakpoint_says_where_it_would_stop():
     refuse_breakpoints()
-    with pytest.raises(RuntimeError, match=r"standard input is empty.*inline=True.*PYTHONBREAKPOINT"):
+    with pytest.raises(
+        RuntimeError,
+        match=(
+            r"the standard input of this process is "
+            r"empty.*inline=True.*PYTHONBREAKPOINT"
+        ),
+    ):
         breakpoint(header="x")  # noqa: T100
 
 

@@ -102,7 +102,7 @@ def test_a_failure_without_a_traceback_is_a_line_with_its_message(faults, caplog
         "a: stage 'price' raised builtins.ValueError: gone",
         "b: The worker process died, or hung, while it ran this item.",
         "c:3: odd",
-        "d: stage 'price' raised an error of no class: model says no",
+        "d: stage 'price' raised an error without a class: model says no",
     ]
     assert [record.request_ids for record in caplog.records] == [("a",), ("b",), ("c:3",), ("d",)]
     assert caplog.records[1].stage == "price"

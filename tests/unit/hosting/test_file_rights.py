@@ -267,7 +267,7 @@ def of_another(tree, monkeypatch):
 @pytest.mark.usefixtures("of_another")
 def test_a_group_that_would_be_kept_out_is_an_error_and_one_that_reads_as_others_do_is_none(tree):
     tree.chmod(0o750)
-    with pytest.raises(PermissionError, match=r"the owner and group of its folder .*4712.* cannot be given"):
+    with pytest.raises(PermissionError, match=r"the owner and group of its directory .*4712.* cannot be set"):
         share(tree / "tree", tree)
     tree.chmod(0o755)
     share(tree / "tree", tree)

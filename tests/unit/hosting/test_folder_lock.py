@@ -76,7 +76,13 @@ def test_who_waits_looks_again_and_again_and_has_it_when_it_is_free(tmp_path):
 def test_who_has_waited_too_long_is_told_the_holder(tmp_path):
     other = hold(tmp_path)
     clock = Clock()
-    with pytest.raises(FolderLocked, match=r"^it has been locked for 30 s by process 4711 on there$"):
+    with pytest.raises(
+        FolderLocked,
+        match=(
+            r"^the lock was not released within 30 s; it is held by process 4711 on "
+            r"there$"
+        ),
+    ):
         locked(tmp_path, clock).__enter__()
     assert 130.0 <= clock.now < 130.0 + 2 * EVERY
     os.close(other)
@@ -108,7 +114,7 @@ def test_a_file_that_has_another_name_too_is_not_written_to(tmp_path):
     (tmp_path / "mine").write_bytes(b"mine")
     (tmp_path / ".lock").hardlink_to(tmp_path / "mine")
     before = open_files()
-    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock has another name too, as a hard link"):
+    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock has a second hard link"):
         locked(tmp_path, Clock()).__enter__()
     assert (tmp_path / "mine").read_bytes() == b"mine"
     assert open_files() <= before
@@ -116,7 +122,7 @@ def test_a_file_that_has_another_name_too_is_not_written_to(tmp_path):
 
 def test_a_pipe_is_no_lock(tmp_path):
     os.mkfifo(tmp_path / ".lock")
-    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock is no regular file, and so no lock$"):
+    with pytest.raises(OSError, match=rf"^{tmp_path}/\.lock is not a regular file, so it cannot be used as a lock$"):
         locked(tmp_path, Clock()).__enter__()
 
 

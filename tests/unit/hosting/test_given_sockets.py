@@ -74,10 +74,10 @@ def test_addresses_of_ipv6_are_those_of_a_network(give):
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), "a socket of the type SOCK_DGRAM"),
-        (lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), "a socket of the type SOCK_SEQPACKET"),
+        (lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), "a socket of type SOCK_DGRAM"),
+        (lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), "a socket of type SOCK_SEQPACKET"),
         (lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM), "a socket that does not listen"),
-        (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "a socket of the family AF_NETLINK"),
+        (lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW), "a socket of family AF_NETLINK"),
     ],
 )
 def test_a_socket_that_cannot_be_served_is_named(give, opened, make, what):
@@ -90,20 +90,20 @@ def test_a_socket_that_cannot_be_served_is_named(give, opened, make, what):
 
 
 def test_a_file_that_is_no_socket_is_named(give, tmp_path):
-    with (tmp_path / "file").open("w") as file, pytest.raises(ConfigError, match=r"of LISTEN_FDS is no socket"):
+    with (tmp_path / "file").open("w") as file, pytest.raises(ConfigError, match=r"of LISTEN_FDS is not a socket"):
         give(file.fileno())
 
 
 def test_a_descriptor_that_is_not_open_is_named(give):
     number = os.dup(0)
     os.close(number)
-    with pytest.raises(ConfigError, match=rf"descriptor {number} of LISTEN_FDS cannot be used: Bad file"):
+    with pytest.raises(ConfigError, match=rf"cannot use descriptor {number} of LISTEN_FDS: Bad file"):
         give(number)
 
 
 def test_an_address_beside_given_sockets_is_refused_with_its_name():
     refuse_addresses([])
-    with pytest.raises(ConfigError, match=r"LISTEN_FDS.*--host and the variable PENSTOCK_PORT would be another place"):
+    with pytest.raises(ConfigError, match=r"LISTEN_FDS.* conflicts with --host and the variable PENSTOCK_PORT: remove"):
         refuse_addresses(["--host", "the variable PENSTOCK_PORT"])
 
 

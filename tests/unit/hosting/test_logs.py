@@ -254,7 +254,7 @@ def test_where_there_is_no_standard_error_lines_are_lost_without_a_word(penstock
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_the_notice_of_dropped_lines_looks_as_the_other_lines(penstock_logger, log_format):
     set_up_logging(log_format, stream=io.StringIO())
-    words = "12 log lines were dropped because nobody read them or they could not be written"
+    words = "12 log lines were dropped: the reader of the output is too slow, or they could not be written"
     notice = dropped_notice(12)
     if log_format == "json":
         assert json.loads(notice)["message"] == words
@@ -265,6 +265,6 @@ def test_the_notice_of_dropped_lines_looks_as_the_other_lines(penstock_logger, l
 def test_without_a_log_of_ours_the_notice_is_a_plain_line(penstock_logger):
     for handler in list(penstock_logger.handlers):
         penstock_logger.removeHandler(handler)
-    assert (
-        dropped_notice(3) == "penstock: 3 log lines were dropped because nobody read them or they could not be written"
+    assert dropped_notice(3) == (
+        "penstock: 3 log lines were dropped: the reader of the output is too slow, or they could not be written"
     )

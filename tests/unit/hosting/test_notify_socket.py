@@ -67,8 +67,8 @@ def test_an_address_behind_an_at_sign_is_abstract(systemd):
     [
         ("{folder}/nobody", "No such file or directory"),
         ("{folder}/" + 200 * "x", "too long"),
-        ("relative", "neither a path from the root nor a name behind an @"),
-        ("vsock:2:1234", "neither a path"),
+        ("relative", "neither an absolute path nor an abstract name"),
+        ("vsock:2:1234", "neither an absolute path"),
         ("@penstock-nobody-listens-here", "Connection refused"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_address_where_nothing_arrives_is_told_once(tmp_path, lines, address,
         assert not sender.send(["READY=1"])
     ((level, line),) = lines()
     assert level == "WARNING"
-    assert line.startswith(f"NOTIFY_SOCKET={address.format(folder=tmp_path)} takes nothing: ")
+    assert line.startswith(f"cannot notify systemd at NOTIFY_SOCKET={address.format(folder=tmp_path)}: ")
     assert why in line
     sender.close()
 

@@ -93,7 +93,7 @@ async def test_a_sign_of_life_comes_at_half_of_the_time_until_something_is_stuck
     run.manager.took()
     await run.clock.advance(10.0)
     assert run.manager.took() == [[WATCHDOG]] * 4
-    run.stuck = "stage 'M' has work, and nothing has come back from it for 600 s"
+    run.stuck = "stage 'M' has work, but has completed no batch for 600 s"
     await run.clock.advance(60.0)
     assert run.manager.took() == []
     run.stuck = ""

@@ -20,6 +20,6 @@ MAKERS = {
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("carry", [pickle.dumps, copy.copy], ids=["pickle", "copy"])
 def test_what_has_connections_says_to_make_one_in_each_process(name, carry):
-    words = f"{name} belongs to one process and cannot be pickled: make one in each process"
+    words = f"{name} cannot be pickled or shared by processes: make one in each process"
     with pytest.raises(ConfigError, match=words):
         carry(MAKERS[name]())

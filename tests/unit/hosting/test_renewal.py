@@ -33,7 +33,7 @@ async def test_it_is_read_in_a_thread_and_put_in_force_on_the_loop(caplog):
     await renew([Renewal("the keys", read)], "SIGHUP")
     assert where[0].daemon
     assert where[1] is threading.current_thread()
-    assert caplog.messages == ["SIGHUP: read again: the keys"]
+    assert caplog.messages == ["SIGHUP: reloaded the keys"]
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,16 @@ async def test_what_is_bad_is_logged_and_keeps_nothing_else_from_being_renewed(c
         [Renewal("the keys", fail(error)), Renewal("the certificate", lambda: lambda: used.append(1))], "SIGHUP"
     )
     assert used == [1]
-    assert set(caplog.messages) == {f"SIGHUP: the old stays in use: {line}", "SIGHUP: read again: the certificate"}
+    assert set(caplog.messages) == {
+        f"SIGHUP: reload failed, keeping the old one: {line}",
+        "SIGHUP: reloaded the certificate",
+    }
     assert ("ValueError: a bug" in caplog.text) is trace
 
 
 async def test_where_nothing_is_read_from_files_a_line_says_so(caplog):
     await renew([], "SIGHUP")
-    assert caplog.messages == ["SIGHUP: there is no certificate and no key to read again"]
+    assert caplog.messages == ["SIGHUP: nothing to reload: no certificate and no key file is set"]
 
 
 async def test_a_file_that_hangs_is_given_up_and_what_it_brings_later_is_dropped(caplog, monkeypatch):
@@ -65,7 +68,7 @@ async def test_a_file_that_hangs_is_given_up_and_what_it_brings_later_is_dropped
 
     before = set(threading.enumerate())
     await renew([Renewal("the keys", read)], "SIGHUP")
-    assert caplog.messages == ["SIGHUP: the old stays in use: the keys was not read in 0 s"]
+    assert caplog.messages == ["SIGHUP: reload failed, keeping the old one: reading the keys took longer than 0 s"]
     gate.set()
     for thread in set(threading.enumerate()) - before:
         thread.join()
@@ -88,7 +91,8 @@ async def test_while_a_file_still_hangs_it_is_not_read_once_more(caplog, monkeyp
         await renew([keys], "SIGHUP")
     assert len(reads) == 1
     assert (
-        caplog.messages[1:] == ["SIGHUP: the old stays in use: the keys is still being read since an earlier time"] * 2
+        caplog.messages[1:]
+        == ["SIGHUP: reload failed, keeping the old one: an earlier read of the keys has not finished"] * 2
     )
     gate.set()
     for thread in set(threading.enumerate()) - before:
@@ -104,4 +108,4 @@ async def test_a_thread_that_cannot_be_started_keeps_no_later_one_from_it(caplog
         patch.setattr(threading.Thread, "start", fail(RuntimeError("can't start new thread")))
         await renew([keys], "SIGHUP")
     await renew([keys], "SIGHUP")
-    assert caplog.messages == ["SIGHUP: the old stays in use: the keys", "SIGHUP: read again: the keys"]
+    assert caplog.messages == ["SIGHUP: reload failed, keeping the old one: the keys", "SIGHUP: reloaded the keys"]

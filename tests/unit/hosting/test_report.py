@@ -43,7 +43,7 @@ async def test_it_has_the_health_and_every_stack_of_coordinator_and_workers(capl
 async def test_workers_that_do_not_tell_are_not_waited_for(caplog, monkeypatch):
     monkeypatch.setattr(reporting, "WORKERS_SECONDS", 0.0)
     await report([service(asyncio.Event().wait)], 0.0, "SIGUSR1")
-    assert caplog.messages[-1] == "SIGUSR1: the workers of orders did not tell their stacks in 0 s"
+    assert caplog.messages[-1] == "SIGUSR1: no stack traces from the workers of orders within 0 s"
 
 
 def test_the_stack_of_each_thread_is_told_by_its_name():

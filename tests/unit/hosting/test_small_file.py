@@ -30,7 +30,7 @@ def test_a_pipe_that_can_be_read_only_once_is_refused(read, name):
     try:
         os.write(theirs, TENANTS)
         os.close(theirs)
-        with pytest.raises(ConfigError, match=f"^{name} '/dev/fd/{ours}' is no regular file"):
+        with pytest.raises(ConfigError, match=f"^{name} '/dev/fd/{ours}' is not a regular file"):
             read(f"/dev/fd/{ours}")
     finally:
         os.close(ours)
@@ -52,10 +52,10 @@ def test_a_named_pipe_is_refused_and_nobody_waits_for_its_writer(tmp_path, read)
     reader.start()
     reader.join(20)
     assert len(found) == 1
-    assert "is no regular file" in found[0]
+    assert "is not a regular file" in found[0]
 
 
 @pytest.mark.parametrize("read", [read_tenants, read_keys])
 def test_a_folder_is_refused(tmp_path, read):
-    with pytest.raises(ConfigError, match="is no regular file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read(str(tmp_path))

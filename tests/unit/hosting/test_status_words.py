@@ -56,7 +56,7 @@ def test_a_part_of_the_host_that_is_unready_is_told_beside_the_services():
 def test_while_it_stops_the_words_say_how_much_is_in_hand():
     services = [service(queued=3), service("b", State.DRAINING, queued=2), service("c", started=False)]
     assert in_hand(services, [part(held=4)]) == 9
-    assert status_words(services, [part(held=4)], stopping=True) == "draining: 9 in hand"
+    assert status_words(services, [part(held=4)], stopping=True) == "draining: 9 in flight"
 
 
 def test_nothing_that_somebody_else_wrote_breaks_the_line_or_makes_it_too_long():
@@ -68,6 +68,6 @@ def test_nothing_that_somebody_else_wrote_breaks_the_line_or_makes_it_too_long()
 
 def test_a_process_is_stuck_by_a_part_or_by_a_stage_that_has_given_nothing_back():
     assert stuck_because([service(age=599.9), service(started=False)], [part()]) == ""
-    stuck = "prices: stage 'M' has work, and nothing has come back from it for 600 s"
+    stuck = "prices: stage 'M' has work, but has completed no batch for 600 s"
     assert stuck_because([service(age=600.0)], [part()]) == stuck
     assert stuck_because([service(age=600.0)], [part(stuck="it hangs")]) == f"it hangs; {stuck}"

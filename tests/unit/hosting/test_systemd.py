@@ -63,18 +63,18 @@ def test_descriptors_have_the_names_of_their_units():
 def test_descriptors_of_another_process_are_left_alone_and_that_is_said(pid):
     theirs = given(LISTEN_FDS="1", LISTEN_PID=pid)
     assert theirs.descriptors() == []
-    assert f"LISTEN_PID is {pid!r}, and this is process 4711" in theirs.for_another
+    assert f"LISTEN_PID is {pid!r}, but this is process 4711" in theirs.for_another
     assert given(LISTEN_FDS="1", LISTEN_PID="4711").for_another == ""
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("two", "LISTEN_FDS should be a number, and is 'two'"),
-        ("-1", "LISTEN_FDS should be a number"),
-        ("٣", "LISTEN_FDS should be a number"),
-        ("9" * 5000, "LISTEN_FDS should be a number"),
-        ("999999999999", "LISTEN_FDS is 999999999999, and a process has at most"),
+        ("two", "LISTEN_FDS must be a number, got 'two'"),
+        ("-1", "LISTEN_FDS must be a number"),
+        ("٣", "LISTEN_FDS must be a number"),
+        ("9" * 5000, "LISTEN_FDS must be a number"),
+        ("999999999999", "LISTEN_FDS is 999999999999, but a process has at most"),
     ],
 )
 def test_a_number_of_descriptors_that_cannot_be_is_an_error(text, words):

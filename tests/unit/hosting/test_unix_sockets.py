@@ -70,7 +70,7 @@ def test_a_socket_file_that_somebody_listens_on_stays(tmp_path, opened):
 def test_a_file_that_is_no_socket_stays(tmp_path):
     path = tmp_path / "s"
     path.write_text("precious")
-    with pytest.raises(StartFailed, match=r"there is a file of that name that is not a socket$"):
+    with pytest.raises(StartFailed, match=r"the file exists and is not a socket$"):
         bind_unix(str(path), 0o600)
     assert path.read_text() == "precious"
 

@@ -250,7 +250,7 @@ async def test_all_others_have_the_terms_of_the_star_and_jobs_have_no_tenant(mak
 
 
 async def test_an_engine_with_a_wrong_file_is_not_made(make_rig, tmp_path):
-    for what, why in ((tmp_path, "is no regular file"), (tmp_path / "missing", "cannot be read")):
+    for what, why in ((tmp_path, "is not a regular file"), (tmp_path / "missing", "cannot be read")):
         with pytest.raises(ConfigError, match=why):
             make_rig(tenants=str(what))
     path = tmp_path / "large"

@@ -151,7 +151,7 @@ def test_a_file_may_be_as_large_as_its_limit_and_no_larger(tmp_path):
 
 
 def test_a_file_without_an_end_is_a_config_error():
-    with pytest.raises(ConfigError, match="api_key_file '/dev/zero' is no regular file"):
+    with pytest.raises(ConfigError, match="api_key_file '/dev/zero' is not a regular file"):
         read_keys("/dev/zero")
 
 

@@ -130,7 +130,7 @@ def test_a_model_that_is_saved_waits_while_another_process_is_stopped_with_the_l
     def locked_at_first(stage, **options):
         if not told:
             try:
-                raise FolderLocked("it has been locked for 30 s by process 7 on here")
+                raise FolderLocked("the lock was not released within 30 s; it is held by process 7 on here")
             except FolderLocked as error:
                 raise PublishFailed(f"models was not changed: {error}") from error
         return publish(stage, **options)
@@ -138,5 +138,5 @@ def test_a_model_that_is_saved_waits_while_another_process_is_stopped_with_the_l
     monkeypatch.setattr(VersionStage, "publish", locked_at_first)
     assert save_and_publish(lambda: ARGUMENTS, "one", str(tmp_path / "models"), check=counts, tell=told.append) == 1
     assert len(saved) == 1
-    locked = "models was not changed: it has been locked for 30 s by process 7 on here"
+    locked = "models was not changed: the lock was not released within 30 s; it is held by process 7 on here"
     assert told == [f"the model is saved, and waits to be published: {locked}"]

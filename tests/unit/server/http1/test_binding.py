@@ -255,7 +255,7 @@ def test_where_one_address_cannot_be_bound_none_is_and_no_file_is_left(opened, t
     opened += bind_tcp(["127.0.0.2"], 0)
     port, path = opened[0].getsockname()[1], tmp_path / "s"
     before = open_files()
-    with pytest.raises(StartFailed, match=rf"^cannot listen on 127\.0\.0\.2:{port}: something else listens there"):
+    with pytest.raises(StartFailed, match=rf"^cannot listen on 127\.0\.0\.2:{port}: the address is in use"):
         bind_sockets(ServerOptions(host=["127.0.0.1", "127.0.0.2"], port=port, uds=str(path)))
     assert open_files() == before
     assert list(tmp_path.iterdir()) == []
@@ -268,7 +268,7 @@ def test_where_the_unix_socket_cannot_be_bound_no_address_is(opened, tmp_path):
     opened += bind_tcp(["127.0.0.3"], 0)
     port = opened[0].getsockname()[1]
     before = open_files()
-    with pytest.raises(StartFailed, match="that is not a socket"):
+    with pytest.raises(StartFailed, match="the file exists and is not a socket"):
         bind_sockets(ServerOptions(host=["127.0.0.1", "127.0.0.2"], port=port, uds=str(path)))
     assert open_files() == before
     assert path.read_text() == "data"
@@ -299,7 +299,7 @@ def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypa
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (ip, port)) for ip in ("127.0.0.2", "127.0.0.1")]
     monkeypatch.setattr(binding.socket, "getaddrinfo", lambda *_, **__: found)
     before = open_files()
-    words = f"cannot listen on h:{port}: something else listens there already"
+    words = f"cannot listen on h:{port}: the address is in use"
     with pytest.raises(StartFailed, match=rf"^{words}; use another port, or 0 for a free one$"):
         bind_tcp(["h"], port)
     assert open_files() == before
@@ -309,7 +309,7 @@ def test_a_port_that_is_taken_is_named_and_no_socket_stays_open(opened, monkeypa
     ("number", "words"),
     [
         (errno.EACCES, "permission denied"),
-        (errno.EADDRNOTAVAIL, "this machine has no such address"),
+        (errno.EADDRNOTAVAIL, "this host has no such address"),
         (errno.ENOBUFS, os.strerror(errno.ENOBUFS)),
     ],
 )

@@ -327,5 +327,5 @@ def test_livez_ends_once_a_stage_has_given_nothing_back_for_stall_dead(fakes):
     assert get(fakes, app, "/livez").status == 200
     stalled.engine.stages[0].progress_age = 100.0
     call = get(fakes, app, "/livez")
-    words = "slow: stage 'echo' has work, and nothing has come back from it for 100 s"
+    words = "slow: stage 'echo' has work, but has completed no batch for 100 s"
     assert (call.status, call.json["detail"]) == (503, words)
