@@ -75,7 +75,7 @@ async def test_a_server_that_speaks_no_tls_is_told_as_that():
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         url = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         async with AsyncClient(url, max_retries=0) as c:
-            with pytest.raises(ConnectionFailed, match="it speaks no TLS: write http://"):
+            with pytest.raises(ConnectionFailed, match="the server does not use TLS: write http://"):
                 await c.predict(1)
 
 
@@ -222,7 +222,7 @@ async def test_an_answer_without_end_is_none_and_its_connection_is_closed(
 ):
     server = Liar(HEAD % status + framing, piece)
     async with serving(server, way) as url:
-        with pytest.raises(ConnectionFailed, match=f"the answer has more than {largest} bytes"):
+        with pytest.raises(ConnectionFailed, match=f"the response has more than {largest} bytes"):
             await calling(kind, url, call, max_result=1_000_000, max_retries=0)
     assert server.left > 320
 

@@ -82,7 +82,7 @@ export class BatchCall implements Call<readonly Answer[]> {
     const page = readResult(reply.body, reply.headers.get("content-type") ?? "", this.#codec);
     const outcomes = isObject(page) ? page["outcomes"] : undefined;
     if (!Array.isArray(outcomes) || outcomes.length !== this.#open.length || !outcomes.every(isOutcome)) {
-      throw new UnreadableBody(`a body without the outcomes of ${this.#open.length} items`);
+      throw new UnreadableBody(`a body without outcomes for ${this.#open.length} items`);
     }
     return outcomes;
   }

@@ -68,7 +68,7 @@ export function writeItemOfBatch(item: unknown, codec: MessagePackCodec | undefi
     const written = codec.encode(item instanceof ArrayBuffer ? new Uint8Array(item) : item);
     return new Uint8Array(written); // a copy: a codec may use its memory again
   } catch (error) {
-    throw new InvalidItem(`the item cannot be written: ${String(error)}`);
+    throw new InvalidItem(`cannot encode the item: ${String(error)}`);
   }
 }
 
@@ -108,16 +108,16 @@ export function readResult(
     return body;
   }
   if (format === undefined) {
-    throw new UnreadableBody(`a body of the type ${JSON.stringify(contentType.slice(0, 100))}`);
+    throw new UnreadableBody(`a body of type ${JSON.stringify(contentType.slice(0, 100))}`);
   }
   if (format === "msgpack" && codec === undefined) {
-    throw new UnreadableBody("a body in MessagePack, for which the client was given no codec");
+    throw new UnreadableBody("a MessagePack body, but the client has no codec for MessagePack");
   }
   try {
     return format === "json" ? readJson(body) : codec?.decode(body);
   } catch (error) {
     const told = format === "json" ? JSON_TYPE : MESSAGE_PACK_TYPE;
-    throw new UnreadableBody(`a body that is not ${told} (${String(error)})`);
+    throw new UnreadableBody(`an invalid ${told} body (${String(error)})`);
   }
 }
 

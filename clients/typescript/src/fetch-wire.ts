@@ -43,7 +43,7 @@ export async function exchange(fetch: Fetch, request: OutgoingRequest, signal: A
   } catch (error) {
     signal.throwIfAborted();
     const sent = !neverConnected(error);
-    const what = sent ? "the connection was lost before there was an answer" : "the server cannot be reached";
+    const what = sent ? "connection lost before the response" : "cannot connect to the server";
     return { kind: "no reply", sent, detail: `${what}: ${words(error)}`, cause: error };
   }
   const most = response.ok ? request.largest : LARGEST_PAGE_BYTES;
@@ -52,11 +52,11 @@ export async function exchange(fetch: Fetch, request: OutgoingRequest, signal: A
     read = await untilAborted(readBody(response, most), signal);
   } catch (error) {
     signal.throwIfAborted();
-    const detail = `the connection was lost within the answer: ${words(error)}`;
+    const detail = `connection lost within the response: ${words(error)}`;
     return { kind: "no reply", sent: true, detail, cause: error };
   }
   if (read === undefined) {
-    return { kind: "no reply", sent: true, detail: `the answer has more than ${most} bytes` };
+    return { kind: "no reply", sent: true, detail: `the response has more than ${most} bytes` };
   }
   return { kind: "reply", status: response.status, headers: new Map(response.headers), body: read };
 }

@@ -115,10 +115,10 @@ export class JobCallMaker {
 export function idOf(job: Job | string): string {
   const id = isObject(job) ? job["id"] : job;
   if (typeof id !== "string" || id === "") {
-    throw new ConfigError(`a job is given itself or by its id, got ${show(job)}`);
+    throw new ConfigError(`expected a job or its id, got ${show(job)}`);
   }
   if (!JOB_ID.test(id) || id === "." || id === "..") { // and no path has it
-    throw new JobNotFound(`there is no job ${show(id)}`);
+    throw new JobNotFound(`job ${show(id)} does not exist`);
   }
   return id;
 }
@@ -133,7 +133,7 @@ function jobOf(reply: Reply): Job {
   try {
     page = readJson(reply.body);
   } catch (error) {
-    throw new UnreadableBody(`a body that is no job (${String(error)})`);
+    throw new UnreadableBody(`an invalid job (${String(error)})`);
   }
   return readJob(page);
 }
@@ -148,7 +148,7 @@ function writeInput(given: unknown, contentType: string | undefined): Body {
     return { bytes, contentType: contentType ?? BYTES_TYPE };
   }
   if (contentType !== undefined && formatOf(contentType) !== "json") {
-    throw new ConfigError(`an input that is not bytes is written as ${JSON_TYPE}; give bytes for ${show(contentType)}`);
+    throw new ConfigError(`an input that is not bytes is sent as ${JSON_TYPE}; pass bytes for ${show(contentType)}`);
   }
   return { bytes: writeJson(given), contentType: contentType ?? JSON_TYPE };
 }

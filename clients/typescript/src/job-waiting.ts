@@ -38,7 +38,7 @@ export class JobWaiting {
     signal: AbortSignal | undefined,
   ): Promise<Job[]> {
     if (typeof jobs === "string" || !(Symbol.iterator in jobs)) {
-      throw new ConfigError("wait takes several jobs or ids, got one: write [job]");
+      throw new ConfigError("wait expects several jobs or ids, got one: write [job]");
     }
     this.#sender.check();
     const ids = Array.from(jobs, idOf);
@@ -82,7 +82,7 @@ export class JobWaiting {
       const now = this.#clock.now();
       const pause = asking.pauseSeconds(wait, now - began, now);
       if (pause === undefined) {
-        const text = `job ${found.job.id} is ${found.job.state} after ${asking.timeout} s`;
+        const text = `job ${found.job.id} is still ${found.job.state} after ${asking.timeout} s`;
         throw withSource(new DeadlineExceeded(text, false), null, call.head.requestId);
       }
       if (pause > 0) {

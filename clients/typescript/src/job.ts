@@ -55,7 +55,7 @@ export interface Job {
 /** The job that `page` is.  Throws `UnreadableBody` where it is none. */
 export function readJob(page: unknown): Job {
   if (!isObject(page) || typeof page["id"] !== "string" || typeof page["state"] !== "string") {
-    throw new UnreadableBody("a body that is no job");
+    throw new UnreadableBody("an invalid job");
   }
   const { not_before: notBefore = null, input_url: inputUrl = null, ...rest } = page;
   return { ...WITHOUT, ...rest, notBefore, inputUrl } as unknown as Job; // the other members are taken on trust

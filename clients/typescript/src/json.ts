@@ -19,10 +19,10 @@ export function writeJson(value: unknown): Uint8Array<ArrayBuffer> {
   try {
     written = JSON.stringify(value, replaced);
   } catch (error) {
-    throw error instanceof InvalidItem ? error : new InvalidItem(`the item cannot be written: ${String(error)}`);
+    throw error instanceof InvalidItem ? error : new InvalidItem(`cannot encode the item: ${String(error)}`);
   }
   if (written === undefined) {
-    throw new InvalidItem(`the item cannot be written: JSON has no ${typeof value}`);
+    throw new InvalidItem(`cannot encode the item: JSON has no ${typeof value}`);
   }
   return encoder.encode(written) as Uint8Array<ArrayBuffer>;
 }
@@ -30,17 +30,17 @@ export function writeJson(value: unknown): Uint8Array<ArrayBuffer> {
 /** What is written in the place of `value`.  `toJSON` of Node's `Buffer` was called before: `this[key]` is itself. */
 function replaced(this: unknown, key: string, value: unknown): unknown {
   if (typeof value === "number" && !Number.isFinite(value)) {
-    throw new InvalidItem("the item has a NaN or an infinity, which JSON cannot carry");
+    throw new InvalidItem("the item has a NaN or an infinity, which JSON does not support");
   }
   if (typeof value === "function" || typeof value === "symbol") {
-    throw new InvalidItem(`the item cannot be written: JSON has no ${typeof value}`);
+    throw new InvalidItem(`cannot encode the item: JSON has no ${typeof value}`);
   }
   if (typeof value !== "object" || value === null) {
     return value;
   }
   const given = (this as Record<string, unknown>)[key];
   if (given instanceof Map || given instanceof Set) {
-    throw new InvalidItem(`the item cannot be written: JSON has no ${given.constructor.name}`);
+    throw new InvalidItem(`cannot encode the item: JSON has no ${given.constructor.name}`);
   }
   if (given instanceof ArrayBuffer) {
     return base64(new Uint8Array(given));

@@ -54,7 +54,7 @@ export class CallMaker {
     return new SingleCall(this.head("GET", "/health", { flowControlled: false }), undefined, (reply) => {
       const found = this.read(reply);
       if (!isObject(found)) {
-        throw new UnreadableBody("a body that is no object");
+        throw new UnreadableBody("a body that is not an object");
       }
       return found;
     });

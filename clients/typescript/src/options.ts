@@ -112,7 +112,7 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
   checkWhole("maxConcurrency", maxConcurrency, 1);
   checkWhole("maxResult", maxResult, 1);
   if (apiKey !== undefined && !matches(PRINTABLE, apiKey)) {
-    throw new ConfigError("apiKey must be ASCII characters that can be printed"); // without the value: it is secret
+    throw new ConfigError("apiKey must be printable ASCII characters"); // without the value: it is secret
   }
   if (tenantHeader !== undefined && !matches(FIELD_NAME, tenantHeader)) {
     throw new ConfigError(`tenantHeader must be the name of a header, got ${show(tenantHeader)}`);
@@ -141,16 +141,16 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
 export function readTerms(options: CallOptions, settings: Settings): CallTerms {
   const { service = "", urgency = USUAL_URGENCY, tenant = "", requestId } = options;
   if (service !== "" && (!matches(SERVICE_NAME, service) || service === "." || service === "..")) {
-    throw new ConfigError(`a service's name is of letters, digits and ._-, and not . or .., got ${show(service)}`);
+    throw new ConfigError(`the name of a service must be letters, digits and ._-, and not . or .., got ${show(service)}`);
   }
   if (!Number.isInteger(urgency) || urgency < 0 || urgency > WORST_URGENCY) {
-    throw new ConfigError(`urgency must be a whole number from 0, first, to 7, last, got ${show(urgency)}`);
+    throw new ConfigError(`urgency must be a whole number from 0 (first) to 7 (last), got ${show(urgency)}`);
   }
   if (tenant !== "" && !matches(TENANT_NAME, tenant)) {
-    throw new ConfigError(`a tenant's name is of 1 to 64 letters, digits and ._-, got ${show(tenant)}`);
+    throw new ConfigError(`the name of a tenant must be 1 to 64 letters, digits and ._-, got ${show(tenant)}`);
   }
   if (tenant !== "" && settings.tenantHeader === undefined) {
-    throw new ConfigError("a tenant needs tenantHeader, the header by which this server knows tenants");
+    throw new ConfigError("a tenant needs tenantHeader, the name of the header that the server reads tenants from");
   }
   if (requestId !== undefined && !matches(REQUEST_ID, requestId)) {
     throw new ConfigError(`requestId must be 1 to 120 of A-Z a-z 0-9 . _ -, got ${show(requestId)}`);
@@ -166,7 +166,7 @@ export function checkNames(options: object, names: Readonly<Record<string, true>
   }
   const unknown = Object.keys(options).find((name) => !Object.hasOwn(names, name));
   if (unknown !== undefined) {
-    throw new ConfigError(`there is no option ${show(unknown)}; there are ${Object.keys(names).join(", ")}`);
+    throw new ConfigError(`unknown option ${show(unknown)}; the options are ${Object.keys(names).join(", ")}`);
   }
 }
 
@@ -194,13 +194,13 @@ function readBase(url: string | URL): string {
   try {
     parts = new URL(text);
   } catch {
-    throw new ConfigError(`a server is named by a URL such as http://127.0.0.1:8000, got ${show(text)}`);
+    throw new ConfigError(`the server must be a URL such as http://127.0.0.1:8000, got ${show(text)}`);
   }
   if (parts.protocol !== "http:" && parts.protocol !== "https:") {
-    throw new ConfigError(`a server is named by http:// or https://, and its address, got ${show(text)}`);
+    throw new ConfigError(`the server must be http:// or https:// and its address, got ${show(text)}`);
   }
   if (parts.search || parts.hash || parts.username || parts.password) {
-    throw new ConfigError("the URL of a server has no query, no fragment and no user; a key is given as apiKey");
+    throw new ConfigError("the URL of a server must not have a query, a fragment or a user; pass a key as apiKey");
   }
   return (parts.origin + parts.pathname).replace(/\/+$/, "");
 }

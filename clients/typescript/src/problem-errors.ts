@@ -36,7 +36,7 @@ export function replyError(reply: Reply | NoReply, requestId: string): PenstockE
   const problem = readProblem(reply);
   const knownAs = reply.headers.get("x-request-id") ?? requestId;
   if (problem === null) {
-    const error = new errors.ServerError(`status ${reply.status}, and no problem of ours: ${shown(reply)}`);
+    const error = new errors.ServerError(`unexpected response (status ${reply.status}, not from Penstock): ${shown(reply)}`);
     return withSource(error, reply.status, knownAs);
   }
   return withSource(errorOf(problem, reply.status), reply.status, knownAs, problem);
@@ -50,7 +50,7 @@ export function itemError(problem: Problem, requestId: string): PenstockError {
 
 /** The error of an answer that says it is a result, and cannot be read as one. */
 export function unreadable(reply: Reply, requestId: string, why: string): PenstockError {
-  const error = new errors.ServerError(`status ${reply.status}, and ${why}: ${shown(reply)}`);
+  const error = new errors.ServerError(`invalid response (status ${reply.status}): ${why}: ${shown(reply)}`);
   return withSource(error, reply.status, reply.headers.get("x-request-id") ?? requestId);
 }
 

@@ -184,7 +184,7 @@ export class Sender {
     if (!head.flowControlled) {
       return this.#sendOnce(course);
     }
-    ended.interruptAt(tries.deadline, () => tooLate(head, tries, "while it waited for its turn in the client", false));
+    ended.interruptAt(tries.deadline, () => tooLate(head, tries, "while it was queued in the client", false));
     const begunIn = await this.#gate.enter(head.urgency, arrival, ended.signal);
     let how: End = "neither";
     let pause = 0;
@@ -209,7 +209,7 @@ export class Sender {
       throw tooLate(call.head, tries, "before it could be sent", false);
     }
     this.#tries += 1;
-    ended.interruptAt(tries.givesUp, () => tooLate(call.head, tries, "without an answer", true));
+    ended.interruptAt(tries.givesUp, () => tooLate(call.head, tries, "without a response", true));
     const reply = await exchange(this.#fetch, this.#outgoing(call, tries.headers(now)), ended.signal);
     ended.letBe();
     return call.take(reply, this.#world.wall());
@@ -230,11 +230,11 @@ export class Sender {
 }
 
 function closedError(head: CallHead): Cancelled {
-  return withSource(new Cancelled("the client was closed before there was a result"), null, head.requestId);
+  return withSource(new Cancelled("the client was closed before the result"), null, head.requestId);
 }
 
 function tooLate(head: CallHead, tries: Tries, when: string, ran: boolean): DeadlineExceeded {
   const seconds = Number(tries.seconds.toPrecision(6)); // a difference of two moments has digits that say nothing
-  const error = new DeadlineExceeded(`the ${seconds} s of the call have passed ${when}`, ran);
+  const error = new DeadlineExceeded(`the call timed out after ${seconds} s, ${when}`, ran);
   return withSource(error, null, head.requestId);
 }

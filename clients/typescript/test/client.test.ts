@@ -28,12 +28,12 @@ describe("options", () => {
     [{ maxRetries: -1 }, /maxRetries must be a whole number of at least 0, got -1/],
     [{ maxRetries: 1.5 }, /maxRetries/],
     [{ maxConcurrency: 0 }, /maxConcurrency must be a whole number of at least 1/],
-    [{ timeout: 2 }, /^there is no option "timeout"; there are apiKey, timeoutMs, maxRetries, /],
-    [{ apiKeys: undefined }, /^there is no option "apiKeys"/],
+    [{ timeout: 2 }, /^unknown option "timeout"; the options are apiKey, timeoutMs, maxRetries, /],
+    [{ apiKeys: undefined }, /^unknown option "apiKeys"/],
     [null, /^options must be an object, got null$/],
     ["http", /^options must be an object, got "http"$/],
     [{ maxResult: 0 }, /maxResult must be a whole number of at least 1/],
-    [{ apiKey: "secret\n" }, /^apiKey must be ASCII characters that can be printed$/],
+    [{ apiKey: "secret\n" }, /^apiKey must be printable ASCII characters$/],
     [{ apiKey: "ü" }, /apiKey/],
     [{ apiKey: 5 }, /apiKey/],
     [{ tenantHeader: "a b" }, /tenantHeader must be the name of a header, got "a b"/],
@@ -87,7 +87,7 @@ describe("options", () => {
   for (const [call, make] of unknown) {
     test(`${call} has no option that is called otherwise`, async () => {
       const { c, sent } = fake(() => 1);
-      const told = { name: "ConfigError", message: /^there is no option "timeout"; there are .*signal/ };
+      const told = { name: "ConfigError", message: /^unknown option "timeout"; the options are .*signal/ };
       await assert.rejects(make(c, { timeout: 2 } as never), told);
       assert.deepEqual(sent, []);
     });
@@ -153,9 +153,9 @@ test("an input has the type that the caller names", async () => {
 
 test("a page that is no problem is shown in one line, and only its beginning", async () => {
   const pages: [page: string, shown: string][] = [
-    ["", "status 502, and no problem of ours: an empty body"],
-    ["<h1>\n  a  proxy</h1>\n", "status 502, and no problem of ours: <h1> a proxy</h1>"],
-    ["x".repeat(500), `status 502, and no problem of ours: ${"x".repeat(300)}…`],
+    ["", "unexpected response (status 502, not from Penstock): an empty body"],
+    ["<h1>\n  a  proxy</h1>\n", "unexpected response (status 502, not from Penstock): <h1> a proxy</h1>"],
+    ["x".repeat(500), `unexpected response (status 502, not from Penstock): ${"x".repeat(300)}…`],
   ];
   for (const [page, message] of pages) {
     const fetch: Fetch = async () => new Response(page, { status: 502 });

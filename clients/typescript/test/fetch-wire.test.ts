@@ -124,7 +124,7 @@ for (const [way, open] of Object.entries(WAYS)) {
         const call = new Client(running.url, { fetch }, { ...REAL_WORLD, clock }).predict(1, { timeoutMs: 100 });
         await assert.rejects(call, (error) => {
           assert.ok(error instanceof DeadlineExceeded && error.ran);
-          return error.message === "the 0.1 s of the call have passed without an answer";
+          return error.message === "the call timed out after 0.1 s, without a response";
         });
         await closed;
       } finally {
@@ -194,7 +194,7 @@ for (const [way, open] of Object.entries(WAYS)) {
       test(`${what} without end is not read to its end`, async () => {
         const flood = new Flood((answer) => answer.writeHead(status));
         await calling(flood.answer, async (c) => {
-          await assert.rejects(call(c), new RegExp(`the answer has more than ${most} bytes`));
+          await assert.rejects(call(c), new RegExp(`the response has more than ${most} bytes`));
           await flood.closed;
           assert.ok(flood.left > 320, `${flood.left} pieces were not sent`);
         }, { maxRetries: 0, maxResult: 1_000_000 });

@@ -42,18 +42,18 @@ def add_artifact_commands(commands: Any) -> None:
     exporting.set_defaults(run=_export)
     parser = commands.add_parser(
         "artifact",
-        help="look at saved models, prove them, publish them, and roll back",
-        description="Look at the artifacts of trained models, prove them, publish them, and roll back.",
+        help="inspect saved models, verify them, publish them, and roll back",
+        description="Inspect the artifacts of trained models, verify them, publish them, and roll back.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
-    inspecting = _add(own, "inspect", _inspect, "say what is in an artifact; nothing of it is run")
+    inspecting = _add(own, "inspect", _inspect, "show the content of an artifact; no code of it is run")
     inspecting.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
     verifying.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
-    replayed = f"graph to replay: {', '.join(FORMATS)}; none: every graph, so the library of each is needed"
+    replayed = f"graph to replay: {', '.join(FORMATS)} (default: every graph, which needs the library of each)"
     add_flags(verifying, ArtifactOptions, "artifact", leave_out=SERVED_ALONE, helps={"format": replayed})
-    differing = _add(own, "diff", _diff, "say what differs, and replay the probes of A through B")
-    differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; nothing of it is run")
+    differing = _add(own, "diff", _diff, "compare two artifacts, and replay the probes of A through B")
+    differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; no code of it is run")
     differing.add_argument("path", metavar="B", help="another one")
     add_flags(differing, ArtifactOptions, "artifact B", leave_out=SERVED_ALONE)
     add_model_directory_commands(partial(_add, own))
@@ -67,7 +67,7 @@ def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentPa
 
 
 def _look(action: Action, arguments: argparse.Namespace) -> int:
-    check_numpy("to look at the artifact of a trained model")
+    check_numpy("to inspect the artifact of a trained model")
     return action(arguments)
 
 
@@ -80,11 +80,11 @@ def _export(arguments: argparse.Namespace) -> int:
     given = call_function(arguments.function)
     if not isinstance(given, Mapping) or "model" not in given:
         raise ConfigError(
-            f"{arguments.function}() returns a dict with the arguments of penstock.export.save, as "
+            f"{arguments.function}() must return a dict with the arguments of penstock.export.save, as "
             f"{{'model': ..., 'features': ..., 'probes': ...}}, got {type(given).__name__}"
         )
     if "path" in given:
-        raise ConfigError(f"{arguments.function}() returns a path, and the command names one: {arguments.path}")
+        raise ConfigError(f"{arguments.function}() returns a path, but the command names another: {arguments.path}")
     try:
         report = save(path=arguments.path, **given)
     except OSError as error:

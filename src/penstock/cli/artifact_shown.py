@@ -33,7 +33,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
         print_json({**told, "features": msgspec.json.decode(artifact.features.to_json())})
         return
     size = sum(entry.bytes for entry in manifest.files.values())
-    alone = "no raw features, as tables lie outside of the graph" if manifest.outside else "raw features"
+    alone = "no raw features, because tables are outside of the graph" if manifest.outside else "raw features"
     batch = manifest.batch
     _print_pairs(
         f"{manifest.name}: {readable_path(artifact.path)}",
@@ -42,7 +42,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
             ("created", manifest.created),
             ("git", manifest.git or "not in a repository"),
             ("size", f"{size:,} bytes in {len(manifest.files)} files"),
-            ("probes", f"{manifest.probes.rows} rows, which ship in the artifact"),
+            ("probes", f"{manifest.probes.rows} rows, included in the artifact"),
             ("tolerance", f"{manifest.tolerance[0]:g} + {manifest.tolerance[1]:g} x |answer|"),
             ("batch", ", ".join(f"{name} {getattr(batch, name)}" for name in batch.__struct_fields__)),
             ("classes", "none" if manifest.classes is None else ", ".join(map(str, manifest.classes))),
@@ -138,7 +138,7 @@ def show_proof(path: str | os.PathLike[str], proof: Proof, *, hidden_from: Seque
         return
     if hidden_from:
         whom = " and ".join(hidden_from)
-        print_shown(f"{readable_path(path)}: cannot be read by {whom}, who can read the folder that it is in")
+        print_shown(f"{readable_path(path)}: not readable for {whom}, who can read the directory of it")
     _show_worst(f"{readable_path(path)}: every graph answered {proof.rows} rows as the model did", proof.worst)
 
 
@@ -167,7 +167,7 @@ def show_changes(changes: Changes, *, as_json: bool) -> None:
         return
     described = [(change.what, change.before, change.after) for change in changes.descriptions]
     if described:
-        print_table("what they say", ("", "A", "B"), described)
+        print_table("description", ("", "A", "B"), described)
     rows = [
         (
             output.name,
@@ -179,11 +179,11 @@ def show_changes(changes: Changes, *, as_json: bool) -> None:
     ]
     rows += [(name, "not in B, or of another shape or kind", "", "") for name in changes.missing]
     if rows:
-        print_table("what B answers to the probes of A", ("output", "differ", "most", "worst"), rows)
+        print_table("answers of B to the probes of A", ("output", "differ", "most", "worst"), rows)
     refused = [(f"probe {row}", reason) for row, reason in changes.refused.items()]
     if refused:
-        print_table("what B refuses", ("", "why"), refused)
-    words = "B answers as A" if changes.same_answers else "B answers otherwise than A"
+        print_table("rejected by B", ("", "why"), refused)
+    words = "B answers like A" if changes.same_answers else "B answers differently from A"
     print_shown(Text(words, "green" if changes.same_answers else "red"))
 
 

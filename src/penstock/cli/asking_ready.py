@@ -36,9 +36,9 @@ def ask_ready(address: HealthAddress, timeout: float) -> Readiness:
     try:
         asking.start()
     except RuntimeError as error:
-        raise Unreachable(f"it could not be asked: {error}") from None
+        raise Unreachable(f"the request failed: {error}") from None
     asking.join(timeout)
-    outcome = found[0] if found else Unreachable(f"no answer within {timeout:g} s")
+    outcome = found[0] if found else Unreachable(f"no response within {timeout:g} s")
     if isinstance(outcome, Unreachable):
         raise outcome
     return outcome
@@ -52,16 +52,16 @@ def _ask(address: HealthAddress, timeout: float, found: list[Readiness | Unreach
     except http.client.HTTPException as error:  # before OSError, which one of them is as well
         found.append(_no_http(error))
     except TimeoutError:
-        found.append(Unreachable(f"no answer within {timeout:g} s"))
+        found.append(Unreachable(f"no response within {timeout:g} s"))
     except (OSError, UnicodeError) as error:  # a name too long to be looked up is a UnicodeError
         words = getattr(error, "strerror", None) or str(error)
-        found.append(Unreachable("it speaks no TLS: write http://" if speaks_no_tls(words) else words))
+        found.append(Unreachable("the server does not use TLS: write http://" if speaks_no_tls(words) else words))
     except ValueError as error:  # a chunk of a length below 0
         found.append(_no_http(error))
 
 
 def _no_http(error: Exception) -> Unreachable:
-    return Unreachable(f"{NOT_PENSTOCK}: it breaks off, sends too much or speaks no HTTP ({error!r})")
+    return Unreachable(f"{NOT_PENSTOCK}: it closes the connection, sends too much or does not speak HTTP ({error!r})")
 
 
 def _get(address: HealthAddress, timeout: float) -> tuple[int, bytes]:

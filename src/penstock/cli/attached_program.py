@@ -93,9 +93,9 @@ class _AttachedProgram:
             return
         again = self._leaving.asked
         if not self._leaving.ask():
-            log.info("%s: it answers what it holds, and leaves; a second signal ends at once", name)
+            log.info("%s: shutting down, completing the current batches; a second signal forces exit", name)
         else:
-            log.log(logging.WARNING if again else logging.INFO, "%s: ending at once", name)
+            log.log(logging.WARNING if again else logging.INFO, "%s: forcing exit", name)
             self._end(128 + number if again else 0)
 
     def _end(self, status: int) -> None:

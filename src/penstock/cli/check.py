@@ -69,8 +69,8 @@ def check(name: str, patience: float, console: Console, *, artifact: ArtifactOpt
     wrong = sum(bool(finding.problem) for finding in findings)
     warned = sum(finding.warning for finding in findings)
     skipped = sum(finding.skipped for finding in findings)
-    counts = f"{wrong} wrong, {len(findings) - wrong - warned - skipped} well"
-    counts += (f", {warned} warned of" if warned else "") + (f", {skipped} skipped" if skipped else "")
+    counts = f"{wrong} failed, {len(findings) - wrong - warned - skipped} ok"
+    counts += (f", {warned} with a warning" if warned else "") + (f", {skipped} skipped" if skipped else "")
     try:
         console.print(table)
         if figures:
@@ -79,14 +79,14 @@ def check(name: str, patience: float, console: Console, *, artifact: ArtifactOpt
             console.print(line, soft_wrap=True, markup=False, highlight=False)
         console.print(f"{counts}, in {time.monotonic() - started:.1f} s", highlight=False)
     except OSError as error:
-        raise PenstockError(f"what was found ({counts}) cannot be written: {error.strerror}") from None
+        raise PenstockError(f"cannot write the results ({counts}): {error.strerror}") from None
     return 1 if wrong else 0
 
 
 def _mark(finding: Finding) -> Text:
     """The word in the table's first column."""
     if finding.problem:
-        return Text("wrong", "red")
+        return Text("failed", "red")
     if finding.warning:
         return Text("warning", "yellow")
     return Text("skipped", "yellow") if finding.skipped else Text("ok", "green")
@@ -133,7 +133,7 @@ def _measure(
 ) -> list[Finding]:
     """Measure each of `stages` in a process of its own; the findings, and in `figures` what was measured."""
     if not stages:
-        return [Finding("measuring", note="nothing was measured: what is wrong comes first", skipped=True)]
+        return [Finding("measuring", note="nothing was measured: fix the failed checks first", skipped=True)]
     findings: list[Finding] = []
     with contextlib.ExitStack() as files:
         inputs: IO[bytes] | None = None
@@ -148,9 +148,9 @@ def _measure(
                     findings.append(results_not_kept(what, error))
             why = stage.skipped
             if stage.fed and (given is None or not os.fstat(given.fileno()).st_size):
-                why = "the stage before it, whose results it gets, gave none"
+                why = "the stage before it gave no results"
             if why:
-                findings.append(Finding(what, note=f"{why}, so it was not measured", skipped=True))
+                findings.append(Finding(what, note=f"not measured: {why}", skipped=True))
                 continue
             order = MeasuringOrder(
                 stage.stage,

@@ -152,13 +152,15 @@ def follow(
                     return None
             take(report)
     except TimeoutError:
-        problem = f"it did not finish within {patience:g} s; --timeout gives it longer"
+        problem = f"not finished within {patience:g} s; set a longer --timeout"
     finally:
         exit_words = process.end()
     if not problem:
         if done and exit_words == "exit status 0":
             return None
-        hint = "; where there is too little memory, the kernel ends a process so" if exit_words == _KILLED else ""
+        hint = (
+            "; the kernel also ends a process this way if there is too little memory" if exit_words == _KILLED else ""
+        )
         problem = f"the check's process ended: {exit_words}{hint}"
     printed = process.printed()
-    return Finding(step, f"{problem}\n\nIt wrote last:\n{printed}" if printed else problem)
+    return Finding(step, f"{problem}\n\nIts last output:\n{printed}" if printed else problem)

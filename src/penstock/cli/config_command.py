@@ -44,20 +44,22 @@ NOT_IN_PODS: Final = ("host", "uds", "uds_mode")
 Made = tuple[str, Iterable[str]]
 """A file, and sentences on what it cannot promise."""
 _READABLE_FILE: Final = 0o644
-_SERVER_GROUP: Final = "server (what the replicas run with)"
-_SERVICE_GROUP: Final = "service (what the replicas run with)"
+_SERVER_GROUP: Final = "server (options of the replicas)"
+_SERVICE_GROUP: Final = "service (options of the replicas)"
 
 
 def add_config_command(commands: Any) -> None:
     """The command `config` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
         "config",
-        help="print the file of a proxy, of systemd or of Kubernetes that fits the options",
-        description="Print the file of a proxy, of systemd or of Kubernetes that fits the options of `penstock serve`.",
+        help="print a configuration for a proxy, systemd or Kubernetes that fits the options",
+        description=(
+            "Print a configuration for a proxy, systemd or Kubernetes that fits the options of `penstock serve`."
+        ),
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_proxy(own, "haproxy", _haproxy, "print the file of an HAProxy in front of replicas")
-    _add_proxy(own, "nginx", _nginx, "print the file of an nginx in front of replicas")
+    _add_proxy(own, "haproxy", _haproxy, "print the configuration of an HAProxy in front of replicas")
+    _add_proxy(own, "nginx", _nginx, "print the configuration of an nginx in front of replicas")
     _add_systemd(own)
     _add_k8s(own)
     _add_keda(own)
@@ -65,8 +67,8 @@ def add_config_command(commands: Any) -> None:
 
 def _add(own: Any, name: str, make: Callable[[argparse.Namespace], Made], words: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-    parser.add_argument("--output", metavar="PATH", help="write it into this file, which must not exist")
-    parser.add_argument("--force", action="store_true", help="with --output: in place of a file that exists")
+    parser.add_argument("--output", metavar="PATH", help="write to this file, which must not exist")
+    parser.add_argument("--force", action="store_true", help="with --output: replace an existing file")
     parser.set_defaults(run=lambda arguments: _run(make, arguments))
     return parser
 
@@ -77,37 +79,37 @@ def _add_proxy(own: Any, name: str, make: Callable[[argparse.Namespace], Made], 
         "--listen",
         metavar="ADDRESS",
         required=True,
-        help="where clients connect: 127.0.0.1:8080, [::]:80, unix:/run/a.sock",
+        help="address for clients: 127.0.0.1:8080, [::]:80, unix:/run/a.sock",
     )
     parser.add_argument(
         "--listen-cert", metavar="PATH", help="PEM file with the certificate chain and the key for clients"
     )
     parser.add_argument(
-        "--server", metavar="ADDRESS", action="append", required=True, help="where a replica listens; once for each"
+        "--server", metavar="ADDRESS", action="append", required=True, help="address of a replica; repeat for each"
     )
-    parser.add_argument("--server-ca", metavar="PATH", help="PEM file to check the certificates of the replicas by")
-    parser.add_argument("--server-name", metavar="NAME", help="the host's name in the certificates of the replicas")
+    parser.add_argument("--server-ca", metavar="PATH", help="PEM file to verify the certificates of the replicas")
+    parser.add_argument("--server-name", metavar="NAME", help="host name in the certificates of the replicas")
     add_flags(parser, ServerOptions, _SERVER_GROUP, leave_out=ADDRESSED)
     add_flags(parser, ServiceOptions, _SERVICE_GROUP)
 
 
 def _add_systemd(own: Any) -> None:
-    parser = _add_started(own, "systemd", _systemd, "print the unit of systemd that runs a server")
-    parser.add_argument("--directory", metavar="DIR", help="where its modules are (default: the current folder)")
-    parser.add_argument("--program", metavar="PATH", help="the penstock to start (default: this one)")
-    parser.add_argument("--user", metavar="NAME", help="whom it runs as (default: a user that systemd makes for it)")
+    parser = _add_started(own, "systemd", _systemd, "print the systemd unit of a server")
     parser.add_argument(
-        "--socket", action="store_true", help="print the unit of its socket instead, on which systemd listens"
+        "--directory", metavar="DIR", help="directory of the Python modules (default: the current directory)"
     )
-    parser.add_argument("--by-socket", action="store_true", help="print the unit of a server that gets that socket")
+    parser.add_argument("--program", metavar="PATH", help="path of the penstock command (default: this one)")
+    parser.add_argument("--user", metavar="NAME", help="user to run as (default: a dynamic user of systemd)")
+    parser.add_argument("--socket", action="store_true", help="print the socket unit instead, on which systemd listens")
+    parser.add_argument("--by-socket", action="store_true", help="print the unit of a server that uses that socket")
     add_flags(parser, ServerOptions, "server")
     _add_other_flags(parser)
 
 
 def _add_k8s(own: Any) -> None:
     parser = _add_started(own, "k8s", _k8s, "print a Deployment, a Service and a PodDisruptionBudget")
-    parser.add_argument("--image", metavar="NAME", required=True, help="the image, in which `penstock` is on the path")
-    parser.add_argument("--replicas", metavar="N", default="2", help="how many pods (default %(default)s)")
+    parser.add_argument("--image", metavar="NAME", required=True, help="container image, with `penstock` on its PATH")
+    parser.add_argument("--replicas", metavar="N", default="2", help="number of pods (default %(default)s)")
     add_flags(parser, ServerOptions, "server", leave_out=NOT_IN_PODS)
     _add_other_flags(parser)
 
@@ -116,16 +118,14 @@ def _add_started(
     own: Any, name: str, make: Callable[[argparse.Namespace], Made], words: str
 ) -> argparse.ArgumentParser:
     parser = _add(own, name, make, words)
-    parser.add_argument("services", nargs="+", metavar="module:service", help="as `penstock serve` takes them")
-    parser.add_argument(
-        "--name", metavar="NAME", help="what it is called (default: as the module of the first service)"
-    )
+    parser.add_argument("services", nargs="+", metavar="module:service", help="flags as for `penstock serve`")
+    parser.add_argument("--name", metavar="NAME", help="name of the objects (default: the module of the first service)")
     return parser
 
 
 def _add_other_flags(parser: argparse.ArgumentParser) -> None:
     add_flags(parser, CommandOptions, "command", leave_out=("reload",))
-    add_flags(parser, ArtifactOptions, "artifact (for services that are named by a folder)")
+    add_flags(parser, ArtifactOptions, "artifact (for services that are named by a directory)")
     add_flags(parser, ServiceOptions, "service (for every service named)")
 
 
@@ -136,20 +136,20 @@ def _add_keda(own: Any) -> None:
         metavar="NAME",
         dest="service_name",
         required=True,
-        help="the service whose backlog it is, by its name",
+        help="name of the service to scale",
     )
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="the address of Prometheus")
-    parser.add_argument("--name", metavar="NAME", help="the Deployment (default: as the service)")
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="address of Prometheus")
+    parser.add_argument("--name", metavar="NAME", help="name of the Deployment (default: the name of the service)")
     parser.add_argument(
         "--target",
         metavar="SECONDS",
         dest="target_seconds",
-        help="work in hand that a replica should have (default: a tenth of timeout, 6 at most)",
+        help="backlog in seconds for each replica (default: a tenth of timeout, 6 at most)",
     )
-    parser.add_argument("--min-replicas", metavar="N", default="1", help="least replicas (default %(default)s)")
-    parser.add_argument("--max-replicas", metavar="N", default="10", help="most replicas (default %(default)s)")
+    parser.add_argument("--min-replicas", metavar="N", default="1", help="minimum replicas (default %(default)s)")
+    parser.add_argument("--max-replicas", metavar="N", default="10", help="maximum replicas (default %(default)s)")
     parser.add_argument(
-        "--replicas", metavar="N", default="2", help="replicas where Prometheus does not know (default %(default)s)"
+        "--replicas", metavar="N", default="2", help="replicas while Prometheus has no data (default %(default)s)"
     )
     others = [f.name for f in fields(ServiceOptions) if f.name != "timeout"]
     add_flags(parser, ServiceOptions, "service", leave_out=others)
@@ -193,7 +193,7 @@ def _systemd(arguments: argparse.Namespace) -> Made:
     from penstock.cli.config_files.systemd_unit import UnitDescription, service_unit, socket_unit, unit_warnings
 
     if arguments.socket and arguments.by_socket:
-        raise ConfigError("--socket prints one unit and --by-socket the other: call it twice")
+        raise ConfigError("--socket and --by-socket print different units: run the command once for each")
     description = UnitDescription(
         start=_started(arguments, leave_out=ADDRESSED if arguments.by_socket else ()),
         program=arguments.program or os.path.abspath(_own_program()),  # noqa: PTH100  # links are kept, as users wrote them
@@ -268,7 +268,7 @@ def _number(arguments: argparse.Namespace, name: str, kind: type[int | float]) -
     try:
         return kind(text)
     except ValueError:
-        raise ConfigError(f"{flag_name(name.removesuffix('_seconds'))}: cannot read {text!r} as a number") from None
+        raise ConfigError(f"{flag_name(name.removesuffix('_seconds'))}: expected a number, got {text!r}") from None
 
 
 # -- what is written --------------------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def write_file(path: str, text: str, *, replace: bool) -> None:
     part: str | None = None
     try:
         if target.exists() and not target.is_file():  # a link to a file is replaced, one to anything else is not
-            raise PenstockError(f"--output {path}: what is there is no file, and cannot be replaced")
+            raise PenstockError(f"--output {path}: the path exists and is not a file, so it cannot be replaced")
         handle, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
         with open(handle, "w", encoding="utf-8") as file:  # noqa: PTH123  # of a descriptor
             file.write(text)

@@ -34,17 +34,17 @@ def diagnose(url: str, console: Console, *, as_json: bool) -> int:
         else:
             _print_table(masked(url), found, console)
     except OSError as error:
-        raise PenstockError(f"what was found cannot be written: {error.strerror}") from None
+        raise PenstockError(f"cannot write the results: {error.strerror}") from None
     return 1 if any(advice.wrong for advice in found) else 0
 
 
 def _print_table(shown: str, found: list[Advice], console: Console) -> None:
     table = Table(title=Text(f"penstock doctor: {shown}"), title_justify="left")
-    for column in ("", "what", "found", "what to know, and to do"):
+    for column in ("", "what", "found", "finding, and how to fix it"):
         table.add_column(column, overflow="fold")
     for advice in found:
-        mark = Text("wrong", "red") if advice.wrong else Text("ok", "green")
+        mark = Text("failed", "red") if advice.wrong else Text("ok", "green")
         table.add_row(mark, Text(advice.what), Text(advice.found), Text(advice.remedy))
     console.print(table)
     wrong = sum(advice.wrong for advice in found)
-    console.print(f"{wrong} wrong, {len(found) - wrong} well", highlight=False)
+    console.print(f"{wrong} failed, {len(found) - wrong} ok", highlight=False)

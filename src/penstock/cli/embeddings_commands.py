@@ -26,13 +26,13 @@ def add_embeddings_command(commands: Any) -> None:
     """The command `embeddings` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
         "embeddings",
-        help="look at the tables outside of a saved model's graph, and at their rows",
-        description="Look at the tables outside of a saved model's graph, and at their rows.",
+        help="show the tables outside of a saved model's graph, and their rows",
+        description="Show the tables outside of a saved model's graph, and their rows.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add(own, "stats", _stats, "show which tables there are, where they are, and how large")
-    getting = _add(own, "get", _get, "show the rows of ids, and whether they are stored")
-    getting.add_argument("table", metavar="TABLE", help="the name of a table, as `stats` shows it")
+    _add(own, "stats", _stats, "show the tables, their files and sizes")
+    getting = _add(own, "get", _get, "show rows by id, and whether they are stored")
+    getting.add_argument("table", metavar="TABLE", help="name of a table, as in `stats`")
     getting.add_argument("ids", metavar="ID", nargs="+", help="a whole number; it may be negative")
 
 
@@ -63,7 +63,7 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _opened(path: str) -> Artifact:
-    check_numpy("to look at the artifact of a trained model")
+    check_numpy("to inspect the artifact of a trained model")
     from penstock.artifact.model_directory import open_found
 
     return open_found(path)[1]
@@ -71,5 +71,5 @@ def _opened(path: str) -> Artifact:
 
 def _id(text: str) -> int:
     if not _ID.fullmatch(text):
-        raise WronglyCalled(ConfigError(f"an id is a whole number of at most 19 digits, got {text!r}"))
+        raise WronglyCalled(ConfigError(f"an id must be a whole number of at most 19 digits, got {text!r}"))
     return int(text)

@@ -57,8 +57,8 @@ def _tell() -> None:
 def what_goes_on(threads: Sequence[str]) -> str:
     """The line that says what is left where `threads` are those that are no daemons."""
     if not threads:
-        return "the process ends although functions registered with atexit go on"
+        return "exiting while functions registered with atexit are still running"
     named = ", ".join(threads[:NAMES_IN_LINE])
     if len(threads) > NAMES_IN_LINE:
         named += f" and {len(threads) - NAMES_IN_LINE} more"
-    return f"the process ends although threads go on: {named}"
+    return f"exiting with non-daemon threads still running: {named}"

@@ -30,8 +30,8 @@ def fields_of_each(
     if len(external) > 1:
         names = " and ".join(repr(service.name) for service in external)
         raise ConfigError(
-            f"external_workers is the path of one socket, and the services {names} have stages with workers from "
-            "outside: give each its own, penstock.Service(..., external_workers=PATH)"
+            f"external_workers is the path of one socket, but the services {names} have external "
+            "stages: set one for each service, penstock.Service(..., external_workers=PATH)"
         )
     others = {name: value for name, value in fields.items() if name != PATH}
     return [(service, fields if service in external else others) for service in services]

@@ -60,11 +60,11 @@ def call_function(name: str) -> Any:
     """
     target = parse_target(name)
     if not target.attribute:
-        raise ConfigError(f"{name!r} names no function: write {target.where}:function")
+        raise ConfigError(f"{name!r} does not name a function: write {target.where}:function")
     module = _import(target)
     function = _attribute(module, target, _named(module, target))
     if inspect.isclass(function) or not _takes_nothing(function):
-        raise ConfigError(f"{name} is no function without arguments")
+        raise ConfigError(f"{name} is not a function without arguments")
     with running_user_code(f"{name}()", "it is called"):
         return function()
 
@@ -77,19 +77,19 @@ def find_stage(name: str) -> Any:
         UserCodeFailed: the module raised an error.
     """
     if names_folder(name):
-        raise ConfigError(f"{name!r} is a folder: a worker is given a stage, as in module:Square or model.py:Square")
+        raise ConfigError(f"{name!r} is a directory: a worker needs a stage, as in module:Square or model.py:Square")
     try:
         target = parse_target(name)
     except ConfigError:
-        raise ConfigError(f"{name!r} names no stage: write module:Square, or model.py:Square") from None
+        raise ConfigError(f"{name!r} does not name a stage: write module:Square, or model.py:Square") from None
     module = _import(target)
     stages = [f"{target.where}:{stage}" for stage in _stages(module)]
     if not target.attribute:
-        raise ConfigError(f"{name!r} names no stage: write {' or '.join(stages) or f'{target.where}:Square'}")
+        raise ConfigError(f"{name!r} does not name a stage: write {' or '.join(stages) or f'{target.where}:Square'}")
     found = _attribute(module, target, stages)
     if isinstance(found, (Service, StageSpec)):
         kind = "a service" if isinstance(found, Service) else "a description of a stage"
-        raise ConfigError(f"{target.text} is {kind}: a worker is given the class itself{_file_of(module, target)}")
+        raise ConfigError(f"{target.text} is {kind}: a worker needs the class itself{_file_of(module, target)}")
     return found
 
 
@@ -98,7 +98,7 @@ def _import(target: Target) -> types.ModuleType:
     try:
         here = Path.cwd()
     except OSError as error:
-        raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
+        raise ConfigError(f"cannot use the current directory: {error.strerror}; change to another one") from None
     _search_first(here)
     module = _import_file(target, here) if target.is_file else _import_module(target.where, here)
     _refuse_namesakes()
@@ -125,7 +125,7 @@ def _colon_hint(name: str) -> str:
     """The end of a sentence about a module that is not there, where a dot stands for the colon before a service."""
     where, _, attribute = name.rpartition(".")
     if where.endswith(".py") or hasattr(sys.modules.get(where), attribute):
-        return f"; a colon comes before the service: {where}:{attribute}"
+        return f"; the service is named after a colon: {where}:{attribute}"
     return ""
 
 
@@ -140,14 +140,16 @@ def _import_file(target: Target, here: Path) -> types.ModuleType:
         names.insert(0, folder.name)
         folder = folder.parent
     if not all(name.isidentifier() for name in names):
-        raise ConfigError(f"{target.where} cannot be imported: {'.'.join(names)!r} is no name of a module; rename it")
+        raise ConfigError(
+            f"{target.where} cannot be imported: {'.'.join(names)!r} is not a valid module name; rename it"
+        )
     _search_first(folder)
     module = _import_module(".".join(names), here)
     file = module_file(module)
     if file is None or Path(file).resolve() != path:
         raise ConfigError(
-            f"{target.where} was named, but Python finds the module {module.__name__!r} in {_place(module)}: "
-            "rename the file"
+            f"{target.where} was named, but Python imports the module {module.__name__!r} from "
+            f"{_place(module)}: rename the file"
         )
     return module
 
@@ -157,7 +159,7 @@ def _refuse_namesakes() -> None:
     for name in _IMPORTED_LATE:
         file = module_file(sys.modules.get(name))
         if file is not None and Path(file).name == f"{name}.py":  # the libraries are packages
-            raise ConfigError(f"the module {name!r} is {file}, which hides the library of that name: rename the file")
+            raise ConfigError(f"the module {name!r} is {file}, which shadows the library of that name: rename the file")
 
 
 def module_file(module: types.ModuleType | None) -> str | None:
@@ -243,7 +245,7 @@ def _made_by(make: Any, module: types.ModuleType, target: Target) -> Service:
         made = make()
     if inspect.iscoroutine(made):
         made.close()  # or Python warns that nobody awaited it
-        raise ConfigError(f"{target.text} is async: write `def`, a service is made without an event loop")
+        raise ConfigError(f"{target.text} is async: write `def`, because a service is made without an event loop")
     if not isinstance(made, Service):
         hint = ": is its `return` missing?" if made is None else ""
         raise ConfigError(f"{target.text}() returned {type(made).__name__}, not a penstock.Service{hint}")
@@ -256,10 +258,10 @@ def _what_it_is(found: Any, target: Target) -> str:
     if isinstance(found, StageSpec) or (inspect.isclass(found) and issubclass(found, Stage)):
         return f"a stage, not a service: {write}"
     if inspect.isclass(found):
-        return "a class, not a service; a stage is a class below `penstock.Stage`"
+        return "a class, not a service; a stage is a subclass of `penstock.Stage`"
     if inspect.isroutine(found):
         return f"a function that takes arguments, not a service; to serve it {write}"
-    return f"of the type {type(found).__name__}, not a penstock.Service, and no function that makes one"
+    return f"of the type {type(found).__name__}, not a penstock.Service, nor a function that makes one"
 
 
 def _takes_nothing(make: Any) -> bool:
@@ -291,6 +293,8 @@ def running_user_code(what: str, when: str) -> Iterator[None]:
         raise
     except SystemExit as end:
         said = f" with {end.code!r}" if end.code is not None else ""
-        raise ConfigError(f"{what} ends the program{said} while {when}: put what does that under `{GUARD}`") from None
+        raise ConfigError(
+            f"{what} exits the program{said} while {when}: move the code that exits under `{GUARD}`"
+        ) from None
     except Exception as error:  # noqa: BLE001  # user code may raise anything
         raise UserCodeFailed(error) from None

@@ -115,7 +115,7 @@ class MeasuringOrder(msgspec.Struct, frozen=True):
 
 def results_not_kept(what: str, error: Exception) -> Finding:
     """The finding that the results of a stage, which `what` names, cannot be written down for the one behind it."""
-    note = f"its results cannot be kept for the next stage: {error}; the variable TMPDIR names a folder for them"
+    note = f"cannot store its results for the next stage: {error}; set TMPDIR to a directory with free space"
     return Finding(what, note=note, warning=True)
 
 

@@ -30,10 +30,10 @@ UNREACHABLE = 2
 WRONGLY_ASKED = 3
 TIMEOUT_SECONDS = 5.0
 LONGEST_TIMEOUT_SECONDS = 3600.0
-_HELP = "ask a server that runs whether it is ready"
+_HELP = "check whether a running server is ready"
 _DESCRIPTION = (
-    "Ask a server that runs whether it is ready, and print its state and the reason. "
-    "Exit status: 0 ready, 1 not ready, 2 unreachable, 3 wrongly called."
+    "Check whether a running server is ready, and print its state and the reason. Exit status: 0 "
+    "ready, 1 not ready, 2 unreachable, 3 usage error."
 )
 
 
@@ -73,15 +73,15 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "url",
         nargs="?",
         metavar="URL",
-        help="where the server is: http://HOST:PORT, https://HOST:PORT (its certificate is not checked), unix:/PATH or "
-        "http+unix:///PATH; by default where PENSTOCK_UDS, or PENSTOCK_HOST and PENSTOCK_PORT, have it listen, with "
-        "PENSTOCK_TLS_CERT over TLS, and without them http://127.0.0.1:8000",
+        help="address of the server: http://HOST:PORT, https://HOST:PORT (its certificate is not "
+        "verified), unix:/PATH or http+unix:///PATH (default: from PENSTOCK_UDS, or PENSTOCK_HOST "
+        "and PENSTOCK_PORT, with TLS if PENSTOCK_TLS_CERT is set; else http://127.0.0.1:8000)",
     )
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         default=str(TIMEOUT_SECONDS),
-        help="longest to wait for the whole answer (default %(default)s)",
+        help="maximum seconds to wait for the whole response (default %(default)s)",
     )
 
 
@@ -89,7 +89,7 @@ def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise ConfigError(f"--timeout: cannot read {text!r} as seconds") from None
+        raise ConfigError(f"--timeout: expected seconds, got {text!r}") from None
     if not 0 < seconds <= LONGEST_TIMEOUT_SECONDS:
         raise ConfigError(f"--timeout must be more than 0 and at most {LONGEST_TIMEOUT_SECONDS:g} seconds, got {text}")
     return seconds

@@ -38,76 +38,83 @@ def add_jobs_command(commands: Any) -> None:
     """The command `jobs` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
         "jobs",
-        help="submit jobs to a queue, and see what became of them",
-        description="Submit jobs to a queue, and see and change what is in it.",
+        help="submit jobs to a queue, and show their state",
+        description="Submit jobs to a queue, and show and change its content.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_submit(own)
     _add_ids(own, "status", _status, "show jobs")
     result = _add(own, "result", _result, "write the result of a job to standard output")
-    result.add_argument("id", metavar="ID", help="the job")
-    result.add_argument("--wait", metavar="SECONDS", help="longest to wait for its end; inf: for ever (default 0)")
-    result.add_argument("--file", metavar="PATH", help="write the result into this file")
-    wait = _add_ids(own, "wait", _wait, "wait until jobs have ended, and show them")
-    wait.add_argument("--timeout", metavar="SECONDS", help="longest to wait; inf: for ever (default inf)")
-    _add_ids(own, "cancel", _each(JobQueue.cancel), "end jobs that have not ended")
-    _add_ids(own, "retry", _each(JobQueue.retry), "run jobs once more that are dead, cancelled or expired")
-    listing = _add(own, "list", _list, "show the jobs of the queue, oldest first")
-    listing.add_argument("--state", metavar="STATE", help=f"only those in this state: {', '.join(JOB_STATES)}")
-    dead = _add(own, "dead", _dead, "show the dead jobs and their errors")
-    for paged in (listing, dead):
-        paged.add_argument("--limit", metavar="N", default="100", help="most jobs (default %(default)s)")
-        paged.add_argument("--after", metavar="ID", help="only those that were submitted after this one")
-    purge = _add(own, "purge", _purge, "forget jobs and their results")
-    purge.add_argument("--state", metavar="STATE", help="only those in this state; all: in every state but leased")
-    purge.add_argument(
-        "--older-than", metavar="SECONDS", default="0", help="only those that ended so long ago (default %(default)s)"
+    result.add_argument("id", metavar="ID", help="job id")
+    result.add_argument(
+        "--wait", metavar="SECONDS", help="maximum seconds to wait for the end of the job; inf: no limit (default 0)"
     )
-    _add(own, "pause", _pause, "hand out no job until `resume`")
-    _add(own, "resume", _resume, "hand out jobs again")
-    _add(own, "stats", _stats, "show how many jobs are in each state")
+    result.add_argument("--file", metavar="PATH", help="write the result to this file")
+    wait = _add_ids(own, "wait", _wait, "wait until jobs have ended, and show them")
+    wait.add_argument("--timeout", metavar="SECONDS", help="maximum seconds to wait; inf: no limit (default inf)")
+    _add_ids(own, "cancel", _each(JobQueue.cancel), "cancel jobs that have not ended")
+    _add_ids(own, "retry", _each(JobQueue.retry), "retry jobs that are dead, cancelled or expired")
+    listing = _add(own, "list", _list, "list the jobs of the queue, oldest first")
+    listing.add_argument("--state", metavar="STATE", help=f"only jobs in this state: {', '.join(JOB_STATES)}")
+    dead = _add(own, "dead", _dead, "list the dead jobs and their errors")
+    for paged in (listing, dead):
+        paged.add_argument("--limit", metavar="N", default="100", help="maximum jobs (default %(default)s)")
+        paged.add_argument("--after", metavar="ID", help="only jobs that were submitted after this one")
+    purge = _add(own, "purge", _purge, "delete jobs and their results")
+    purge.add_argument("--state", metavar="STATE", help="only jobs in this state; all: in every state but leased")
+    purge.add_argument(
+        "--older-than",
+        metavar="SECONDS",
+        default="0",
+        help="only jobs that ended at least this long ago (default %(default)s)",
+    )
+    _add(own, "pause", _pause, "pause the queue: workers claim no job until `resume`")
+    _add(own, "resume", _resume, "resume a paused queue")
+    _add(own, "stats", _stats, "show the number of jobs in each state")
 
 
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
     add_queue_flags(parser)
-    parser.add_argument("--json", action="store_true", help="write an object a line, with the fields of a job")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line, with the fields of a job")
     parser.set_defaults(run=lambda arguments: _run(action, arguments))
     return parser
 
 
 def _add_ids(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
     parser = _add(own, name, action, words)
-    parser.add_argument("ids", nargs="+", metavar="ID", help="the jobs")
+    parser.add_argument("ids", nargs="+", metavar="ID", help="job ids")
     return parser
 
 
 def _add_submit(own: Any) -> None:
     parser = _add(own, "submit", submit_from, "submit a job, or one for each line of a file")
     parser.add_argument("input", nargs="?", metavar="JSON", help="the input as JSON, such as '{\"x\": 1}'")
-    parser.add_argument("--file", metavar="PATH", help="the input is in this file; -: standard input")
-    parser.add_argument("--jsonl", metavar="PATH", help="each line of this file is an input as JSON; -: standard input")
-    parser.add_argument("--input-url", metavar="URL", help="the input is there, and the consumer fetches it")
+    parser.add_argument("--file", metavar="PATH", help="read the input from this file; -: standard input")
+    parser.add_argument("--jsonl", metavar="PATH", help="read one JSON input per line of this file; -: standard input")
+    parser.add_argument("--input-url", metavar="URL", help="URL of the input, which the worker fetches")
     parser.add_argument(
         "--content-type", metavar="TYPE", help="media type of the input (default by the name of the file)"
     )
-    parser.add_argument("--output", metavar="URL", help="write the result there (default: keep it in the queue)")
-    parser.add_argument("--accept", metavar="TYPE", help="media type of the result (default: as the service likes)")
-    parser.add_argument("--priority", metavar="N", help="higher is claimed first (default 0)")
-    parser.add_argument("--delay", metavar="SECONDS", help="claim it no earlier than so many seconds from now")
-    parser.add_argument("--deadline", metavar="MOMENT", help="begin it no later, in Unix seconds (default never)")
-    parser.add_argument("--key", metavar="TEXT", help="the same key and the same input: the same job")
-    parser.add_argument("--id", metavar="ID", help="the job's id (default: a new one)")
-    parser.add_argument("--service", metavar="NAME", help="the service that it is for (default any)")
+    parser.add_argument("--output", metavar="URL", help="write the result to this URL (default: store it in the queue)")
     parser.add_argument(
-        "--max-inline", metavar="BYTES", default=str(MAX_INLINE), help="largest input (default %(default)s)"
+        "--accept", metavar="TYPE", help="media type of the result (default: the first that the service supports)"
+    )
+    parser.add_argument("--priority", metavar="N", help="priority; higher is claimed first (default 0)")
+    parser.add_argument("--delay", metavar="SECONDS", help="seconds before the job may be claimed")
+    parser.add_argument("--deadline", metavar="MOMENT", help="latest start, in Unix seconds (default: no deadline)")
+    parser.add_argument("--key", metavar="TEXT", help="idempotency key: the same key and input give the same job")
+    parser.add_argument("--id", metavar="ID", help="the job's id (default: a new one)")
+    parser.add_argument("--service", metavar="NAME", help="name of the service (default: any)")
+    parser.add_argument(
+        "--max-inline", metavar="BYTES", default=str(MAX_INLINE), help="maximum bytes of an input (default %(default)s)"
     )
 
 
 def _run(action: Action, arguments: argparse.Namespace) -> int:
     fill_standard_streams()
     if sys.stdout is None:  # it was closed when Python started
-        raise PenstockError("standard output is closed, and nothing was done: what the command finds would be lost")
+        raise PenstockError("standard output is closed, so nothing was done: the output would be lost")
     url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
     if "max_inline" in arguments:
         arguments.max_inline = _number(arguments, "max_inline", int)
@@ -124,7 +131,7 @@ def _number(arguments: argparse.Namespace, name: str, kind: type[int | float]) -
     try:
         value = kind(text)
     except ValueError:
-        raise WronglyCalled(ConfigError(f"{flag_name(name)}: cannot read {text!r} as a number")) from None
+        raise WronglyCalled(ConfigError(f"{flag_name(name)}: expected a number, got {text!r}")) from None
     if not value >= 0:
         raise WronglyCalled(ConfigError(f"{flag_name(name)} must be at least 0, got {text}"))
     return value
@@ -194,16 +201,16 @@ def _result(queue: JobQueue, arguments: argparse.Namespace) -> int:
     assert stored is not None, "a job that has succeeded has a result"
     if stored.output is not None:
         if arguments.file is not None:
-            raise JobError(f"the queue has no result to write to a file: it is at {stored.output}")
+            raise JobError(
+                f"the result is not in the queue, so it cannot be written to a file: it is at {stored.output}"
+            )
         write_lines([stored.output])
     elif arguments.file is not None:
         _write_file(arguments.file, stored.body)
     elif _is_text(stored.content_type):
         write_bytes(stored.body + b"\n")
     elif is_terminal(sys.stdout):
-        raise JobError(
-            f"the result is {stored.content_type}, which a terminal does not show: write it with --file PATH"
-        )
+        raise JobError(f"the result is {stored.content_type}, which cannot be shown in a terminal: use --file PATH")
     else:
         write_bytes(stored.body)
     return 0
@@ -222,7 +229,7 @@ def _write_file(file: str, body: bytes) -> None:
 
 
 def _interrupted() -> int:
-    write_stderr_line("interrupted; the jobs go on")
+    write_stderr_line("interrupted; the jobs continue")
     return 128 + signal.SIGINT
 
 
@@ -248,7 +255,7 @@ def _stats(queue: JobQueue, arguments: argparse.Namespace) -> int:
 
 def _purge(queue: JobQueue, arguments: argparse.Namespace) -> int:
     if arguments.state is None:
-        raise ConfigError("purge which jobs? write --state STATE, or --state all for every state but leased")
+        raise ConfigError("purge needs --state STATE, or --state all for every state but leased")
     state = None if arguments.state == "all" else arguments.state
     count = queue.purge(state, _number(arguments, "older_than", float))
     write_lines([f'{{"purged":{count}}}' if arguments.json else f"{count} jobs purged"])

@@ -36,8 +36,8 @@ def check_worked_on(url: str) -> None:
     """Do nothing, or raise ConfigError where nobody could ever work on what `penstock serve` would submit."""
     if read_store_url(url).scheme == MEMORY:
         raise ConfigError(
-            "a queue in memory is seen by this process only, and `penstock serve` works on no jobs: "
-            "`penstock work --queue memory:// --http HOST:PORT` does both"
+            "a queue in memory belongs to this process only, and `penstock serve` runs no jobs: use "
+            "`penstock work --queue memory:// --http HOST:PORT`"
         )
 
 
@@ -56,8 +56,9 @@ def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys:
     for each in listening_hosts(host, uds):
         if not _is_loopback(each):
             raise ConfigError(
-                f"jobs at {each} would be open to everybody who reaches this address: name --api-key-file, or "
-                "--tenants with keys in the file, or listen on 127.0.0.1 or on a Unix socket"
+                f"jobs at {each} would be open to every client that reaches this address: set "
+                "--api-key-file, or --tenants with keys in the file, or listen on 127.0.0.1 or on a Unix "
+                "socket"
             )
 
 

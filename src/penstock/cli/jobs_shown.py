@@ -118,7 +118,7 @@ def _show_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def _unwritten(error: OSError) -> PenstockError:
-    return PenstockError(f"what was found cannot be written: {error.strerror or error}")
+    return PenstockError(f"cannot write to standard output: {error.strerror or error}")
 
 
 def _number(value: Any) -> str:

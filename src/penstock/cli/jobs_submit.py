@@ -57,7 +57,7 @@ def submit_from(queue: JobQueue, arguments: argparse.Namespace) -> int:
     """
     given = [name for name in ("input", "file", "jsonl", "input_url") if getattr(arguments, name) is not None]
     if len(given) != 1:
-        raise WronglyCalled(ConfigError("write one input: JSON, --file PATH, --jsonl PATH, or --input-url URL"))
+        raise WronglyCalled(ConfigError("no input; write one: JSON, --file PATH, --jsonl PATH, or --input-url URL"))
     options = job_options(arguments)
     if arguments.jsonl is not None:
         return _submit_lines(queue, arguments.jsonl, options, as_json=arguments.json, max_inline=arguments.max_inline)
@@ -96,7 +96,7 @@ def _submit_text(queue: JobQueue, text: str, options: dict[str, Any]) -> Any:
         return _checked(queue.submit, text.encode("utf-8", "surrogateescape"), **options)
     except WronglyCalled as wrong:
         if options["content_type"] == JSON and isinstance(wrong.error.__cause__, InvalidItem):
-            hint = f"{wrong.error}; a text is written with its quotes: '\"{text[:20]}\"'"
+            hint = f"{wrong.error}; a string needs quotes: '\"{text[:20]}\"'"
             raise WronglyCalled(ConfigError(hint)) from None
         raise
 
@@ -165,7 +165,7 @@ class _Lines:
     def _input(self, line: bytes) -> bytes:
         where = f"{'standard input' if self._file == STANDARD_INPUT else self._file}, line {self._number}"
         if len(line) > self._max_inline:
-            raise PenstockError(f"{where}: the input has more than the {self._max_inline} bytes that a store takes")
+            raise PenstockError(f"{where}: the input is larger than {self._max_inline} bytes (--max-inline)")
         try:
             return encode_input(line, JSON).body
         except InvalidItem as error:
@@ -175,7 +175,7 @@ class _Lines:
 def _submit_lines(queue: JobQueue, file: str, options: dict[str, Any], *, as_json: bool, max_inline: int) -> int:
     for name in _OF_ONE_JOB:
         if name in options:
-            raise WronglyCalled(ConfigError(f"{flag_name(name)} is for one job, and --jsonl submits many"))
+            raise WronglyCalled(ConfigError(f"{flag_name(name)} is for a single job, but --jsonl submits several"))
     submitted = 0
     try:
         with _opened(file) as stream, _progress(file) as advance:
@@ -193,7 +193,7 @@ def _submit_lines(queue: JobQueue, file: str, options: dict[str, Any], *, as_jso
         write_stderr_line(f"interrupted; {submitted} jobs were submitted")
         return 128 + signal.SIGINT
     except PenstockError as error:
-        raise PenstockError(f"{error}; {submitted} jobs were submitted before, and nothing after them") from None
+        raise PenstockError(f"{error}; {submitted} jobs were submitted before this line, and none after it") from None
     write_stderr_line(f"{submitted} jobs submitted")
     return 0
 

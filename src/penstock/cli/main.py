@@ -59,10 +59,11 @@ from penstock.service import Service
 CHECK_STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
 WHAT_A_SERVICE_IS = (
-    "module:service or file.py:service; a function without arguments that makes the service; only the module, where "
-    "it has but one service; or the folder of a trained model: an artifact, or a model directory"
+    "module:service or file.py:service; a function without arguments that makes the service; only "
+    "the module, if it has one service; or the directory of a trained model: an artifact, or a "
+    "model directory"
 )
-ARTIFACT_FLAGS = "artifact (for services that are named by a folder)"
+ARTIFACT_FLAGS = "artifact (for services that are named by a directory)"
 DOOR = ("host", "port", "uds", "uds_mode", "drain")
 """What `penstock work` says in other words, or not at all."""
 FAILED = 1
@@ -179,8 +180,10 @@ def _version_words() -> str:
 
 
 def _parser() -> CommandParser:
-    parser = CommandParser(prog="penstock", description="Take Python models to production.")
-    parser.add_argument("--version", action=_TellVersion, help="say which build this is, on which libraries, and exit")
+    parser = CommandParser(prog="penstock", description="Serve Python models in production.")
+    parser.add_argument(
+        "--version", action=_TellVersion, help="show the version, the build and its libraries, and exit"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")
     serving.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
@@ -192,7 +195,7 @@ def _parser() -> CommandParser:
     add_flags(serving, ServiceOptions, "service (for every service named)")
     serving.set_defaults(run=_serve)
     working = commands.add_parser(
-        "work", help="feed services from a job queue", description="Feed services from a job queue."
+        "work", help="run services on the jobs of a queue", description="Run services on the jobs of a queue."
     )
     working.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
     add_queue_flags(working)
@@ -205,20 +208,20 @@ def _parser() -> CommandParser:
     add_worker_command(commands)
     checking = commands.add_parser(
         "check",
-        help="run a service's examples and say what is wrong",
-        description="Run a service's examples through it, in a process of its own, and say what is wrong.",
+        help="run a service's examples and report problems",
+        description="Run a service's examples through it in a separate process, and report problems.",
     )
     checking.add_argument("service", metavar="module:service", help=WHAT_A_SERVICE_IS)
     checking.add_argument(
         "--timeout",
         metavar="SECONDS",
         default=str(CHECK_STEP_SECONDS),
-        help="longest one step may take: the import, the setup, one example in one format (default %(default)s)",
+        help="maximum seconds for one step: the import, the setup, one example in one format (default %(default)s)",
     )
     checking.add_argument(
         "--measure",
         action="store_true",
-        help="measure each stage besides: its memory, and how long batches of each size take",
+        help="also measure each stage: its memory, and the time of batches of each size",
     )
     add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
@@ -230,11 +233,11 @@ def _parser() -> CommandParser:
     add_worker_check_command(commands)
     looking = commands.add_parser(
         "doctor",
-        help="look at how the store of a queue is set up",
-        description="Look at how the store of a queue is set up, and say what is wrong and what to do.",
+        help="check the configuration of a queue's store",
+        description="Check the configuration of a queue's store, and report problems and how to fix them.",
     )
     add_queue_flags(looking)
-    looking.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
+    looking.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
     looking.set_defaults(run=_look_at_store)
     add_health_command(commands)
     return parser
@@ -445,7 +448,7 @@ def _check(arguments: argparse.Namespace) -> int:
     try:
         patience = float(arguments.timeout)
     except ValueError:
-        raise WronglyCalled(ConfigError(f"--timeout: cannot read {arguments.timeout!r} as seconds")) from None
+        raise WronglyCalled(ConfigError(f"--timeout: expected seconds, got {arguments.timeout!r}")) from None
     if not patience > 0:
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
     artifact = options_of_folders(arguments, [arguments.service], os.environ)

@@ -74,7 +74,7 @@ class SeenMemory(NamedTuple):
 
     def __str__(self) -> str:
         words = f"{_bytes(self.nbytes)}, {'on the device' if self.on_device else 'resident'}"
-        return words if self.seen else f"less than {words}: too little to be seen"
+        return words if self.seen else f"less than {words}: too little to measure"
 
 
 def memory_of_an_item(ran: Sequence[BatchRan]) -> SeenMemory:
@@ -129,7 +129,7 @@ class StageFigures:
         if self.ran:
             what = "memory of one more item" if self.batched else "memory of one item"
             rows.append((what, str(memory_of_an_item(self.ran))))
-        rows += [(f"{batch.size} at once", _pace(batch, self.concurrency)) for batch in self.ran]
+        rows += [(f"batch of {batch.size}", _pace(batch, self.concurrency)) for batch in self.ran]
         if self.batched and (self.ran or self.short is not None):
             rows.append(("largest batch", self._largest()))
         return rows
@@ -147,16 +147,16 @@ class StageFigures:
     def _largest(self) -> str:
         largest = self.ran[-1].size if self.ran else 0
         if self.short is not None:
-            return f"{largest} ran, and there was no memory for {self.short} at once (max_size is {self.max_size})"
+            return f"{largest} ran, but {self.short} ran out of memory (max_size is {self.max_size})"
         if largest == self.max_size:
             return f"{largest} ran, which is max_size"
-        why = f"before the {STAGE_SECONDS:g} s of the stage were over" if self.finished else "before it went wrong"
+        why = f"before the {STAGE_SECONDS:g} s of the stage were over" if self.finished else "before it failed"
         return f"{largest} ran {why} (max_size is {self.max_size})"
 
 
 def _pace(batch: BatchRan, concurrency: int) -> str:
     if batch.seconds is None:
-        return f"it ran, and the {STAGE_SECONDS:g} s of the stage were over"
+        return f"it ran, but the {STAGE_SECONDS:g} s of the stage were over"
     few = "" if batch.runs >= LEAST_RUNS else f", by {'1 run' if batch.runs == 1 else f'{batch.runs} runs'}"
     if concurrency:
         return f"{batch.seconds * 1000:.3f} ms, alone; a worker has {concurrency} in progress{few}"

@@ -83,9 +83,9 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
     for index, spec in enumerate(service.stages):
         given = spec.external is None and (bool(spec.examples) or given)
         if spec.external is not None:
-            yield StageToMeasure(spec.name, "its workers attach from outside")
+            yield StageToMeasure(spec.name, "its workers are external")
         elif not given:
-            yield StageToMeasure(spec.name, "it has no examples, and no stage before it gives it items")
+            yield StageToMeasure(spec.name, "it has no examples, and the stage before it gives it no items")
         else:
             cores, threads = worker_cores(spec, allowed)
             # Threads have the environment and the cores of their process.
@@ -116,7 +116,7 @@ def measure(name: str, tell: Tell, artifact: ArtifactOptions, order: MeasuringOr
     try:
         inputs = list(map(_pickled, inputs_of(spec.examples))) if order.inputs < 0 else _read_payloads(order.inputs)
     except ValueError as error:
-        tell(Finding(what, f"its examples cannot be sent to a worker: {error}"))
+        tell(Finding(what, f"cannot send its examples to a worker: {error}"))
         tell(Done())
         return
     launch = launcher(service.name, service.stages, index, service.options, inline=True)(0)
@@ -294,7 +294,7 @@ class _MeasuringEnd:
         return frames.pop()
 
     def _step(self) -> str:
-        return f"{self._what}: {self._size} at once"
+        return f"{self._what}: batch of {self._size}"
 
 
 def _tidy() -> None:

@@ -20,24 +20,31 @@ Action = Callable[[argparse.Namespace], int]
 KEPT: Final = 5
 """How many versions `prune` keeps unless it is told otherwise."""
 _NUMBER: Final = re.compile("-?[0-9]{1,18}")
-_DIRECTORY = "the model directory; write ./-name where its name begins with -"
+_DIRECTORY = "the model directory; write ./-name if its name begins with -"
 
 
 def add_model_directory_commands(add: Callable[[str, Action, str], argparse.ArgumentParser]) -> None:
     """Four commands below `penstock artifact`; `add` makes one of a name, an action and what it does."""
-    publishing = add("publish", _publish, "make an artifact the next version of a model directory, and current")
-    publishing.add_argument("artifact", metavar="ARTIFACT", help="the artifact; it is copied, and stays as it is")
-    publishing.add_argument("model_dir", metavar="MODEL_DIR", help="the model directory; the first version makes it")
+    publishing = add(
+        "publish", _publish, "publish an artifact as the next version of a model directory, and make it current"
+    )
+    publishing.add_argument("artifact", metavar="ARTIFACT", help="the artifact, which is copied")
+    publishing.add_argument(
+        "model_dir", metavar="MODEL_DIR", help="the model directory; created with the first version"
+    )
     going_back = add("rollback", _roll_back, "make an earlier version of a model directory current again")
     _add_directory(going_back)
     going_back.add_argument(
-        "--to", metavar="N", help="the version (default: the one of which `list` says `a rollback goes here`)"
+        "--to", metavar="N", help="the version (default: the one that `list` marks with `a rollback goes here`)"
     )
     _add_directory(add("list", _list, "show the versions of a model directory"))
-    pruning = add("prune", _prune, "remove old versions, never the current one nor the one that a rollback goes to")
+    pruning = add("prune", _prune, "remove old versions, except the current one and the target of a rollback")
     _add_directory(pruning)
     pruning.add_argument(
-        "--keep", metavar="N", default=str(KEPT), help="how many of the newest stay besides (default %(default)s)"
+        "--keep",
+        metavar="N",
+        default=str(KEPT),
+        help="number of newest versions to keep in addition (default %(default)s)",
     )
 
 
@@ -84,7 +91,7 @@ def _number(arguments: argparse.Namespace, name: str) -> int:
     """The number that a flag says, from 1 on; raises WronglyCalled."""
     text: str = getattr(arguments, name)
     if not _NUMBER.fullmatch(text):  # `int` takes more, as 1_0, and digits of other scripts
-        raise WronglyCalled(ConfigError(f"{flag_name(name)}: cannot read {text!r} as a number"))
+        raise WronglyCalled(ConfigError(f"{flag_name(name)}: expected a number, got {text!r}"))
     value = int(text)
     if value < 1:
         raise WronglyCalled(ConfigError(f"{flag_name(name)} must be at least 1, got {text}"))

@@ -83,10 +83,10 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
 def _several_words(text: str, inside: Sequence[str]) -> str:
     above = Path(text).absolute().parent
     if Path(text).absolute().name == "versions" and holds_model(above):
-        return f"{text} has the versions of a model directory: name that, {Path(text).parent}"
+        return f"{text} has the versions of a model directory: use the directory, {Path(text).parent}"
     named = " ".join(str(Path(text, name)) for name in inside[:MOST_NAMED])
     more = f" and {len(inside) - MOST_NAMED} more" if len(inside) > MOST_NAMED else ""
-    return f"{text} is no model, and a folder of models: name those to be served, of {named}{more}"
+    return f"{text} is a directory of models, not a model: name the models to serve, of {named}{more}"
 
 
 def check_numpy(purpose: str) -> None:
@@ -117,10 +117,10 @@ def options_of_folders(
     if said and not folders:
         words = " and ".join(map(flag_name, said))
         raise WronglyCalled(
-            ConfigError(f"{words}: only for a service that is named by the folder of an artifact, and none is")
+            ConfigError(f"{words}: only for a service that is named by the directory of an artifact, and no service is")
         )
     if options.digest is not None and len(folders) > 1:
         raise WronglyCalled(
-            ConfigError(f"--digest is that of one artifact, and {len(folders)} are named: {', '.join(folders)}")
+            ConfigError(f"--digest is for one artifact, but {len(folders)} are named: {', '.join(folders)}")
         )
     return options

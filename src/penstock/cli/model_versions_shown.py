@@ -19,7 +19,7 @@ from penstock.export.releasing import published_words, rolled_back_words
 from penstock.hosting.file_rights import hidden_from
 from penstock.hosting.stdio import is_terminal
 
-AT_ITS_START: Final = "; a server takes it when it is started again"
+AT_ITS_START: Final = "; restart a server to load it"
 SHORT: Final = 12
 """Characters of a digest and of a run that a table shows."""
 _COLUMNS: Final = ("version", "", "when", "action", "digest", "run", "state")
@@ -52,7 +52,7 @@ def show_pruned(model_dir: str, removed: Sequence[int], *, as_json: bool) -> Non
         numbers = ", ".join(map(str, removed))
         words = f"removed from {readable_path(model_dir)}: version{'s' * (len(removed) > 1)} {numbers}"
     else:
-        words = f"nothing was removed from {readable_path(model_dir)}: no version is older than those that stay"
+        words = f"nothing was removed from {readable_path(model_dir)}: no other version is old enough"
     if as_json:
         print_json({"path": readable_path(model_dir), "removed": list(removed)}, done=words)
     else:

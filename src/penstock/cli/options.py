@@ -42,13 +42,9 @@ class WronglyCalled(Exception):
 class CommandOptions:
     """What only the command `penstock serve` takes: a program writes it in Python instead."""
 
-    workers: str | None = option(
-        None, "workers of every stage, from 1 on, as in `2`; or of some by name, as in `embed=4,rank=1`"
-    )
+    workers: str | None = option(None, "workers per stage: `2`, or `embed=4,rank=1`")
 
-    reload: bool = option(
-        False, "watch the .py files below the current folder, and serve anew what has changed; for development"
-    )
+    reload: bool = option(False, "restart when a .py file under the current directory changes (development)")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -173,8 +169,8 @@ def unused_variables(environ: Mapping[str, str]) -> list[str]:
     prefix = environment_name("")
     options = {name.removeprefix(prefix): name for name in names}
     found = [
-        f"the variable {environment_name(name)} is ignored: {environ[environment_name(name)]!r} is the address of a "
-        "Kubernetes Service that is called penstock"
+        f"the variable {environment_name(name)} is ignored: {environ[environment_name(name)]!r} is "
+        "the address of a Kubernetes Service named penstock"
         for name in sorted(f.name for owner in OWNERS for f in fields(owner))
         if service_link(name, environ)
     ]
@@ -183,7 +179,7 @@ def unused_variables(environ: Mapping[str, str]) -> list[str]:
         if name.startswith(prefix) and option_name not in options and value:
             near = next((known for known in options if is_slip(option_name, known)), nearest(option_name, options))
             if near is not None:
-                found.append(f"the variable {name} sets nothing: did you mean {options[near]}?")
+                found.append(f"unknown variable {name}: did you mean {options[near]}?")
     return found
 
 

@@ -51,7 +51,7 @@ def _number(digits: str, text: str) -> int:
 
 
 def _unreadable(text: str) -> ConfigError:
-    return ConfigError(f"workers takes a number, as in 2, or numbers by stage, as in embed=4,rank=1; got {text!r}")
+    return ConfigError(f"workers must be a number, as in 2, or numbers by stage, as in embed=4,rank=1; got {text!r}")
 
 
 def resized(services: Sequence[Service], pools: Pools, *, by_flag: bool) -> list[Service]:
@@ -67,14 +67,14 @@ def resized(services: Sequence[Service], pools: Pools, *, by_flag: bool) -> list
     there = [spec.name for service in services for spec in service.stages]
     for name in pools.named:
         if name not in there:
-            raise ConfigError(f"workers: there is no stage {name!r}; there are {', '.join(dict.fromkeys(there))}")
+            raise ConfigError(f"workers: unknown stage {name!r}; the stages are {', '.join(dict.fromkeys(there))}")
     if (
         by_flag
         and pools.each is not None
         and all(spec.external is not None for service in services for spec in service.stages)
     ):
         raise ConfigError(
-            f"workers: {pools.each} is for no stage: those of {', '.join(dict.fromkeys(there))} attach from outside"
+            f"workers: {pools.each} applies to no stage: {', '.join(dict.fromkeys(there))} have external workers"
         )
     return [_resized(service, pools) for service in services]
 

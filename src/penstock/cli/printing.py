@@ -90,5 +90,5 @@ def print_shown(shown: Table | Text | str, *, done: str | None = None) -> None:
 def unwritten(reason: str, *, done: str | None = None) -> PenstockError:
     """What is raised where nobody takes what is written; `done` as for `print_shown`."""
     if done is None:
-        return PenstockError(f"what was found cannot be written: {reason}")
-    return PenstockError(f"{done}; only standard output cannot be written: {reason}")
+        return PenstockError(f"cannot write to standard output: {reason}")
+    return PenstockError(f"{done}; cannot write to standard output: {reason}")

@@ -27,7 +27,7 @@ def add_queue_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--queue-file",
         metavar="PATH",
-        help="a file with that URL in it, so that a password stands in no list of processes",
+        help="file that contains that URL, so that a password does not appear in the process list",
     )
 
 
@@ -43,7 +43,7 @@ def read_queue_url(url: str | None, file: str | None, environ: Mapping[str, str]
         WronglyCalled: both flags are given, the file cannot be read, or it is not the URL of a queue.
     """
     if url is not None and file is not None:
-        raise WronglyCalled(ConfigError("--queue and --queue-file are both given; one of them names the queue"))
+        raise WronglyCalled(ConfigError("--queue and --queue-file cannot be used together"))
     try:
         found = url if url is not None else _read(file) if file is not None else environ.get(VARIABLE) or None
         if found is not None:
@@ -58,7 +58,7 @@ def needed_queue_url(url: str | None, file: str | None, environ: Mapping[str, st
     found = read_queue_url(url, file, environ)
     if found is None:
         raise WronglyCalled(
-            ConfigError(f"which queue? write --queue URL, such as sqlite:///q.db, or set the variable {VARIABLE}")
+            ConfigError(f"no queue is set: write --queue URL, such as sqlite:///q.db, or set the variable {VARIABLE}")
         )
     return found
 
@@ -70,5 +70,5 @@ def _read(file: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(f"--queue-file {file}: {reason}") from None
     if not text or "\n" in text:
-        raise ConfigError(f"--queue-file {file}: a file with the URL of a queue has one line, this one has another")
+        raise ConfigError(f"--queue-file {file}: the file must have one line, the URL of a queue")
     return text

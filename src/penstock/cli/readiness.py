@@ -15,7 +15,7 @@ from penstock.core.state import State
 
 LONGEST_LINE_BYTES = 2000
 """What is printed of an answer.  Docker keeps 4096 bytes of what a health check prints."""
-NOT_PENSTOCK = "what answers is not Penstock"
+NOT_PENSTOCK = "the server is not Penstock"
 _OURS = "urn:penstock:problem:"
 _STATES = frozenset(State)
 
@@ -42,7 +42,7 @@ def read_readiness(status: int, body: bytes) -> Readiness:
         state = _state(found)
         words = f"{'not ready' if state is None else state.value}: {one_line(found['detail'])}"
         return Readiness(ready=False, words=short_line(words))
-    raise NotPenstock(f"{NOT_PENSTOCK}: it gives status {status}")
+    raise NotPenstock(f"{NOT_PENSTOCK}: unexpected status {status}")
 
 
 def short_line(words: str) -> str:

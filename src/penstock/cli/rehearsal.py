@@ -75,7 +75,10 @@ def main() -> None:
             while left:
                 left = left[os.write(fd, left) :]
         except OSError as error:
-            sys.exit(f"what the check finds cannot be told: {error.strerror}; does the service close every descriptor?")
+            sys.exit(
+                f"cannot report the results of the check: {error.strerror}; does the service close "
+                "every file descriptor?"
+            )
 
     try:
         if sys.argv[6:]:
@@ -135,13 +138,13 @@ def _describe(service: Service) -> Iterator[Finding]:
             yield Finding(what, note=f"{type_name(types.item)} -> {type_name(types.result)}")
             if cannot_fit(given, types.item):
                 words = (
-                    f"it takes `{type_name(types.item)}`, and the stage before returns `{type_name(given)}`: "
-                    "mend the one or the other, or annotate it as `Any`"
+                    f"it expects `{type_name(types.item)}`, but the stage before returns "
+                    f"`{type_name(given)}`: change one of them, or annotate it as `Any`"
                 )
                 yield Finding(what, note=words, warning=True)
             given = types.result
             if spec.external is not None:
-                yield Finding(what, note="its workers attach from outside, so it was not run", skipped=True)
+                yield Finding(what, note="not run: its workers are external", skipped=True)
             else:
                 for words in doubtful_hooks(spec.target):
                     yield Finding(what, note=words, warning=True)
@@ -198,12 +201,12 @@ async def _run(service: Service, tell: Tell) -> None:
         for stage, spec in zip(rehearsal.engine.stages if rehearsal.engine else (), rehearsal.stages, strict=True):
             most = spec.batch.max_size if spec.batch is not None else 1
             if stage.max_size < most:
-                note = f"of its examples {stage.max_size} ran at once, and there was no memory for {most} (max_size)"
+                note = f"{stage.max_size} of its examples ran in one batch, but {most} (max_size) ran out of memory"
                 tell(Finding(f"memory of stage {stage.name}", note=note, warning=True))
         examples = service.stages[0].examples
         if not examples:
             name = service.stages[0].name
-            note = f"stage {name} has none, so nothing was run through the service: set `examples = [...]` on it"
+            note = f"stage {name} has no examples, so nothing was run through the service: set `examples = [...]` on it"
             tell(Finding("examples", note=note, skipped=True))
         for index, example in enumerate(examples):
             await _run_example(rehearsal, f"examples[{index}]", input_of(example), tell)
@@ -261,14 +264,14 @@ async def _run_answer(service: Service, what: str, example: Example, tell: Tell)
     try:
         came = loads(join_payload(outcome.payload))
     except ValueError as error:
-        tell(Finding(what, f"the answer {error}"))
+        tell(Finding(what, f"the response {error}"))
         return
     try:
         words = difference(example.output, came, example.tolerance)
     except Exception as error:  # noqa: BLE001  # to compare objects is the user's code
         found = describe_error(error)
-        words = f"the answer cannot be compared: {found.type_name} at {found.raised_at}: {found.message}"
-    tell(Finding(what, words, note="" if words else "as wanted"))
+        words = f"cannot compare the response: {found.type_name} at {found.raised_at}: {found.message}"
+    tell(Finding(what, words, note="" if words else "as expected"))
 
 
 def _as_sent(codec: Codec, example: object, types: Signature) -> bytes:

@@ -46,7 +46,7 @@ MOST_NAMES = 3
 """Most files that a line names."""
 MOST_OUTPUT = 64 * 1024
 """Most bytes that are kept of what a trial writes: its end says what is wrong."""
-NOBODY_SERVES = "waiting for a change, and requests wait until then"
+NOBODY_SERVES = "waiting for a change; requests are queued until then"
 PASSED_ON = {signal.SIGHUP, signal.SIGUSR1}
 """Signals that the child gets from us at any time.  It is born with them blocked, until it takes them."""
 
@@ -62,7 +62,7 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
     try:
         root = Path.cwd()
     except OSError as error:
-        raise ConfigError(f"the current folder cannot be used: {error.strerror}; change into another one") from None
+        raise ConfigError(f"cannot use the current directory: {error.strerror}; change to another one") from None
     tls_context(options)  # a certificate that cannot be used does not become better by an edit
     given = sockets_given()
     sockets, file = (given, None) if given else bind_sockets(options)
@@ -81,7 +81,7 @@ def serve_reloading(words: Sequence[str], options: ServerOptions, say: Say) -> i
 
 def _told_words(stopping: bool) -> str:  # see `Notifier`
     """What systemd is told of this process: it listens, and what comes waits until a child serves."""
-    return "stopping" if stopping else "listening; serves anew what has changed"
+    return "stopping" if stopping else "listening; restarts when a file changes"
 
 
 class _Run:
@@ -141,7 +141,7 @@ class _Run:
     def _changed(self, found: Found) -> None:
         if not self._begun:
             self._begun = True
-            self._say(f"--reload watches the .py files below {printable(str(self._root))}")
+            self._say(f"--reload watches the .py files under {printable(str(self._root))}")
             self._do(self._core.begin() if self._core.phase is Phase.WAITING else [])
         files = found.changed
         if self._core.phase is Phase.WAITING:
@@ -182,8 +182,8 @@ class _Run:
             self._status = status if status >= 0 else 128 - status
         elif phase is not Phase.ENDING:
             # Beside a trial there is a change already.
-            then = NOBODY_SERVES if phase is Phase.RUNNING else "it is started as it is now"
-            self._say(f"the service has ended: {describe_exit(status)}; {then}", logging.ERROR)
+            then = NOBODY_SERVES if phase is Phase.RUNNING else "restarting it"
+            self._say(f"the service exited: {describe_exit(status)}; {then}", logging.ERROR)
         self._do(self._core.ended())
 
     def _trial_ended(self, status: int) -> None:
@@ -193,8 +193,8 @@ class _Run:
         if not well:
             trial.show(self._say)
             if status != 1:
-                self._say(f"the import ended its process: {describe_exit(status)}", logging.WARNING)
-            self._say("the service as it was before the change serves on", logging.WARNING)
+                self._say(f"the process exited during import: {describe_exit(status)}", logging.WARNING)
+            self._say("keeping the previous version", logging.WARNING)
         self._do(self._core.tried(self._now(), well=well))
 
     def _due(self) -> None:
@@ -212,7 +212,7 @@ class _Run:
                     self._end()
                 case Do.KILL:
                     if self._service is not None:
-                        self._say("the service does not end: it is killed", logging.WARNING)
+                        self._say("the service did not exit in time: killing it", logging.WARNING)
                         self._service.kill()
                 case Do.TRY:
                     self._try()
@@ -221,7 +221,7 @@ class _Run:
                         self._trial.give_up()
                         self._trial = None
                 case Do.TELL_IT_HANGS:
-                    words = f"the import did not end within {TRIAL_SECONDS:g} s; the service as it was serves on"
+                    words = f"the import did not finish within {TRIAL_SECONDS:g} s; keeping the previous version"
                     self._say(words, logging.WARNING)
         self._set_timer()
         if self._core.phase is Phase.STOPPED:
@@ -240,7 +240,7 @@ class _Run:
         try:
             self._service = _Child(SERVE, self._words, self._root, self._sockets, self._service_ended, output=None)
         except OSError as error:
-            self._say(f"the service cannot be started: {error.strerror}; {NOBODY_SERVES}", logging.ERROR)
+            self._say(f"cannot start the service: {error.strerror}; {NOBODY_SERVES}", logging.ERROR)
             self._do(self._core.ended())
 
     def _end(self) -> None:
@@ -253,7 +253,7 @@ class _Run:
         try:
             self._trial = _Child(TRY, self._words, self._root, (), self._trial_ended, output=bytearray())
         except OSError as error:
-            self._say(f"the change cannot be tried: {error.strerror}", logging.WARNING)
+            self._say(f"cannot load the change: {error.strerror}", logging.WARNING)
             self._do(self._core.tried(self._now(), well=False))
 
     def _set_timer(self) -> None:
@@ -352,7 +352,7 @@ class _Child:
         """Say what the child has written."""
         text = bytes(self._output or b"").decode(errors="replace").rstrip()
         if text:
-            say(f"the change cannot be served:\n{text.removeprefix('penstock: ')}", logging.WARNING)
+            say(f"cannot load the change:\n{text.removeprefix('penstock: ')}", logging.WARNING)
 
     def _read(self) -> None:
         assert self._pipe is not None

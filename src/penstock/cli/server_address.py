@@ -57,7 +57,7 @@ def address_from_environment(environ: Mapping[str, str]) -> HealthAddress:
     if options.uds is not None:
         return HealthAddress("localhost", 0, unix_path=options.uds, tls=tls)
     if not options.port:
-        raise ConfigError("port 0 is one that only the server's log tells: say the URL")
+        raise ConfigError("port 0 is chosen at the start, and only the server's log has it: pass the URL")
     host = listening_hosts(options.host, options.uds)[0]
     return HealthAddress(_ON_THIS_HOST.get(host, host), options.port, tls=tls)
 
@@ -68,25 +68,25 @@ def address_of(url: str) -> HealthAddress:
     if scheme == "unix":
         return _unix_address(rest)
     if not re.fullmatch(r"[!-~]+", url):
-        raise ConfigError(f"{url!r} is no URL: it has characters that must be written as escapes")
+        raise ConfigError(f"{url!r} is not a URL: it has characters that must be escaped")
     if "@" in url.partition("//")[2].partition("/")[0]:
         # Said without the URL: a password in it would be kept by whoever keeps what health checks say.
-        raise ConfigError("the URL of a server must have no user")
+        raise ConfigError("the URL of a server must not have a user")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL: {error}") from None
+        raise ConfigError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme in ("http+unix", "https+unix"):
         if parts.netloc:
-            raise ConfigError(f"{url!r} has a host: a Unix socket is written with three slashes, http+unix:///PATH")
+            raise ConfigError(f"{url!r} has a host: the URL of a Unix socket has three slashes, http+unix:///PATH")
         return _unix_address(unquote(parts.path), tls=parts.scheme == "https+unix")
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise ConfigError(f"{url!r} names no server: write {_FORMS}")
+        raise ConfigError(f"{url!r} does not name a server: write {_FORMS}")
     if parts.query or parts.fragment:
-        raise ConfigError(f"{url!r} must have no query or fragment")
+        raise ConfigError(f"{url!r} must not have a query or fragment")
     if port == 0:
-        raise ConfigError(f"{url!r}: nobody listens on port 0")
+        raise ConfigError(f"{url!r}: no server can listen on port 0")
     target = f"{parts.path.rstrip('/').removesuffix(READY_PATH)}{READY_PATH}"
     return HealthAddress(
         parts.hostname, port or _DEFAULT_PORTS[parts.scheme], tls=parts.scheme == "https", target=target
@@ -95,5 +95,5 @@ def address_of(url: str) -> HealthAddress:
 
 def _unix_address(path: str, *, tls: bool = False) -> HealthAddress:
     if not path or "\0" in path:
-        raise ConfigError(f"{path!r} can be no path of a Unix socket")
+        raise ConfigError(f"{path!r} cannot be the path of a Unix socket")
     return HealthAddress("localhost", 0, unix_path=path, tls=tls)

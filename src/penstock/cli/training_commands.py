@@ -25,21 +25,21 @@ def add_training_command(commands: Any) -> None:
     """The command `training` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
         "training",
-        help="see how a training run is, and have a failed one go on",
-        description="See how a training run is, and have a failed one go on.",
+        help="show the state of a training run, and retry a failed one",
+        description="Show the state of a training run, and retry a failed one.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
-    status = _add(own, "status", _status, "show the tasks of a run, who has them, and how attempts failed")
+    status = _add(own, "status", _status, "show the tasks of a run, their holders, and the failed attempts")
     status.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
     status.add_argument(
-        "--watch", action="store_true", help="show it once a second, until the run is done or has failed"
+        "--watch", action="store_true", help="repeat once a second, until the run is done or has failed"
     )
     _add(own, "retry", _retry, "give the tasks of a failed run all their attempts again")
 
 
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-    parser.add_argument("path", metavar="DIR", help="the folder of the run")
+    parser.add_argument("path", metavar="DIR", help="directory of the run")
     parser.set_defaults(run=action)
     return parser
 
@@ -66,6 +66,6 @@ def _retry(arguments: argparse.Namespace) -> int:
     with closing(open_run(folder)) as store:
         if not store.retry():
             raise TrainingError(f"the run in {folder} has not failed, so nothing was changed")
-    words = f"the run in {printable(readable_path(folder))} goes on where it was: start its workers again"
+    words = f"the run in {printable(readable_path(folder))} continues where it stopped: start its workers again"
     print_shown(words, done=words)
     return 0

@@ -128,12 +128,12 @@ def _facts(status: RunStatus) -> str:
         version = "nothing yet" if status.version is None else f"version {status.version}"
         lines.append(f"published in {printable(status.publish_to)}: {version}")
     if status.state is RunState.WORKING and not status.holders:
-        lines.append("nobody has a task now")
+        lines.append("no worker has a task now")
     return "\n".join(lines)
 
 
 def _holder_row(holder: HolderStatus) -> Row:
     held = "since before a restart of the host" if holder.held is None else f"{holder.held:.1f} s"
     left = holder.lease_left
-    lease = "ran out" if left is None or left <= 0 else f"{left:.1f} s left"
+    lease = "expired" if left is None or left <= 0 else f"{left:.1f} s left"
     return holder.task, str(holder.pid or ""), holder.host, str(holder.attempt), held, lease

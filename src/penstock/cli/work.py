@@ -66,7 +66,7 @@ class Work:
         if read_store_url(url).scheme == MEMORY and options.http is None:
             raise WronglyCalled(
                 ConfigError(
-                    "a queue in memory is seen by this process only: with memory:// jobs come over --http HOST:PORT"
+                    "a queue in memory belongs to this process only: with memory://, submit jobs over --http HOST:PORT"
                 )
             )
         if options.http not in (None, FROM_SYSTEMD):
@@ -119,12 +119,14 @@ class Work:
         if sockets and not wanted:
             given = "it serves no HTTP" if self.options.http is None else f"--http is {self.options.http}"
             raise ConfigError(
-                f"systemd gave sockets to listen on (LISTEN_FDS), and {given}: with `--http {FROM_SYSTEMD}` the "
-                "services are served over HTTP on these; else the unit of the sockets is not needed"
+                f"conflict with systemd socket activation (LISTEN_FDS): {given}. Use `--http "
+                f"{FROM_SYSTEMD}` to serve HTTP on these sockets, or remove the socket unit"
             )
         if wanted and not sockets:
-            why = given_by_systemd().for_another or "start it by a unit that has one for sockets beside it"
-            raise ConfigError(f"--http is {FROM_SYSTEMD}, and systemd gave this process no sockets (LISTEN_FDS): {why}")
+            why = given_by_systemd().for_another or "start it by a unit that has a socket unit"
+            raise ConfigError(
+                f"--http is {FROM_SYSTEMD}, but systemd passed no sockets to this process (LISTEN_FDS): {why}"
+            )
 
     def _check_closed(self, services: Sequence[Service], sockets: Sequence[socket.socket]) -> None:
         """Do nothing, or raise WronglyCalled where anybody on a network could submit jobs."""
@@ -155,7 +157,7 @@ class Work:
         check_sockets(services)
         prepare_host(services, LogOptions(self.server.log_format, self.server.log_level))
         clock = LoopClock()
-        downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the folder for downloads")
+        downloads = OwnFolder(Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}"), "the directory for downloads")
         transfers = Transfers(self._transfer_options(downloads.path))
         connect = partial(open_store, self.url, timeout=longest_call(self.options.lease))
         consumer = Consumer(services, connect, self.options, clock=clock, transfers=transfers)
@@ -260,5 +262,5 @@ def read_address(text: str) -> tuple[str, int]:
     """
     host, colon, digits = text.rpartition(":")
     if not colon or not digits.isdecimal() or int(digits) > 65535 or (":" in host and not host.startswith("[")):
-        raise ConfigError(f"{text!r} is no address; write HOST:PORT, as in 127.0.0.1:8000 or [::]:8000")
+        raise ConfigError(f"invalid address {text!r}; write HOST:PORT, as in 127.0.0.1:8000 or [::]:8000")
     return host.strip("[]") or "127.0.0.1", int(digits)

@@ -34,31 +34,31 @@ def add_worker_check_command(commands: Any) -> None:
     """The command `worker-check`, below `penstock`."""
     parser = commands.add_parser(
         "worker-check",
-        help="check that a worker from outside does all that a worker must",
+        help="test whether an external worker follows the protocol",
         description=(
-            "Start a worker from outside by its command, once for each check, play the server to it, and say what it "
-            "does otherwise than a worker must.  Its stage squares numbers and lists of numbers, finds whatever else "
-            "there is invalid, and fails at -1."
+            "Start an external worker by its command, once for each check, act as its server, and "
+            "report deviations from the protocol.  Its stage squares numbers and lists of numbers, "
+            "rejects all other items as invalid, and fails at -1."
         ),
     )
-    parser.add_argument("--stage", required=True, metavar="NAME", help="the name of the worker's stage")
+    parser.add_argument("--stage", required=True, metavar="NAME", help="name of the worker's stage")
     parser.add_argument(
         "--codec",
         action="append",
         choices=sorted(CODECS),
-        help="a format to speak to it in; may be repeated (default: json and msgpack)",
+        help="format of the items; may be repeated (default: json and msgpack)",
     )
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         default=str(CHECK_SECONDS),
-        help="longest one check may take (default %(default)s)",
+        help="maximum seconds for one check (default %(default)s)",
     )
     parser.add_argument(
         "command",
         nargs="+",
         metavar="COMMAND",
-        help="what starts the worker, behind a --; the path of a socket is added, or stands for {path}",
+        help="command of the worker, after --; the path of the socket is appended, or replaces {path}",
     )
     parser.set_defaults(run=_check_worker)
 
@@ -93,7 +93,7 @@ def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        raise WronglyCalled(ConfigError(f"--timeout: cannot read {text!r} as seconds")) from None
+        raise WronglyCalled(ConfigError(f"--timeout: expected seconds, got {text!r}")) from None
     if not (seconds > 0 and math.isfinite(seconds)):
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, and finite, got {seconds:g}"))
     return seconds

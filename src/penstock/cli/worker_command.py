@@ -28,18 +28,18 @@ def add_worker_command(commands: Any) -> None:
     """The command `worker`, below those of `penstock`."""
     parser = commands.add_parser(
         "worker",
-        help="attach a worker to a service that is served already",
-        description="Be a worker of a stage, attached from outside to a service that is served already.",
+        help="attach a worker to a service that is already served",
+        description="Run a worker of a stage and attach it to a service that is already served.",
     )
     parser.add_argument(
         "target", metavar="module:Stage", help="or model.py:Stage; a Stage class or a function at the top of a module"
     )
-    parser.add_argument("--connect", metavar="PATH", required=True, help="the server's socket for such workers")
-    parser.add_argument("--stage", metavar="NAME", help="the stage to serve (default: the only one that there is)")
-    parser.add_argument("--setup", metavar="JSON", help="the arguments of setup, such as '{\"factor\": 2}'")
-    parser.add_argument("--cpus", metavar="LIST", help="the cores to run on, such as 0,1 (default: all)")
+    parser.add_argument("--connect", metavar="PATH", required=True, help="the server's socket for external workers")
+    parser.add_argument("--stage", metavar="NAME", help="the stage to serve (default: the only one)")
+    parser.add_argument("--setup", metavar="JSON", help="arguments of setup as JSON, such as '{\"factor\": 2}'")
+    parser.add_argument("--cpus", metavar="LIST", help="CPU cores to run on, such as 0,1 (default: all)")
     parser.add_argument(
-        "--once", action="store_true", help="end, and well, when the server has gone; never wait for another"
+        "--once", action="store_true", help="exit with status 0 when the server is gone, instead of waiting for another"
     )
     others = [f.name for f in fields(ServerOptions) if f.name not in _LOG_FLAGS]
     add_flags(parser, ServerOptions, "log", leave_out=others)
@@ -63,11 +63,11 @@ def _attachment(arguments: argparse.Namespace) -> Attachment:
     """What the flags say; raises ConfigError where they say what can never be."""
     path, name = arguments.connect, arguments.stage
     if not path or "\0" in path:
-        raise ConfigError(f"--connect takes the path of a socket, got {path!r}")
+        raise ConfigError(f"--connect must be the path of a socket, got {path!r}")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
-        raise ConfigError(f"--connect: a socket's path has at most {LONGEST_SOCKET_PATH} bytes, got {path!r}")
+        raise ConfigError(f"--connect: the path of a socket has at most {LONGEST_SOCKET_PATH} bytes, got {path!r}")
     if name == "":
-        raise ConfigError("--stage takes the name of a stage, got ''")
+        raise ConfigError("--stage must be the name of a stage, got ''")
     return Attachment(path, name, _setup(arguments.setup), arguments.once)
 
 
@@ -77,7 +77,9 @@ def _setup(text: str | None) -> dict[str, Any]:
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ConfigError(f"--setup takes a JSON object, such as '{{\"factor\": 2}}', got {text!r}: {error}") from None
+        raise ConfigError(
+            f"--setup must be a JSON object, such as '{{\"factor\": 2}}', got {text!r}: {error}"
+        ) from None
 
 
 def _cores(text: str | None) -> Sequence[int]:
@@ -85,5 +87,5 @@ def _cores(text: str | None) -> Sequence[int]:
         return ()
     entries = [entry.strip() for entry in text.split(",")]
     if not all(entry.isascii() and entry.isdecimal() for entry in entries):
-        raise ConfigError(f"--cpus takes numbers of cores, such as 0,1, got {text!r}")
+        raise ConfigError(f"--cpus must be numbers of cores, such as 0,1, got {text!r}")
     return [int(entry) for entry in entries]

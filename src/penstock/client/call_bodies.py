@@ -92,13 +92,13 @@ def read_result_body(body: bytes, content_type: str, *, otherwise_bytes: bool = 
     if codec is Codec.RAW or (codec is None and otherwise_bytes):
         return body
     if codec is None:
-        raise UnreadableBody(f"a body of the type {content_type[:100]!r}")
+        raise UnreadableBody(f"a body of type {content_type[:100]!r}")
     if codec is Codec.NPY:
         return _read_array(body)
     try:
         return _READERS[codec](body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableBody(f"a body that is not {MEDIA_TYPES[codec]} ({error})") from None
+        raise UnreadableBody(f"an invalid {MEDIA_TYPES[codec]} body ({error})") from None
 
 
 def read_outcomes(body: bytes, content_type: str, count: int) -> Iterable[dict[str, Any]]:
@@ -110,7 +110,7 @@ def read_outcomes(body: bytes, content_type: str, count: int) -> Iterable[dict[s
     read = read_result_body(body, content_type)
     outcomes = read.get("outcomes") if isinstance(read, dict) else None
     if not isinstance(outcomes, list) or len(outcomes) != count or not all(map(_is_outcome, outcomes)):
-        raise UnreadableBody(f"a body without the outcomes of {count} items")
+        raise UnreadableBody(f"a body without outcomes for {count} items")
     return outcomes
 
 
@@ -120,10 +120,10 @@ def _is_outcome(outcome: object) -> bool:
 
 def _read_array(body: bytes) -> Any:
     if importlib.util.find_spec("numpy") is None:
-        raise ConfigError("the result is an array, and needs numpy: pip install 'penstock[numpy]'")
+        raise ConfigError("the result is an array and needs numpy: pip install 'penstock[numpy]'")
     from penstock.codec import numpy_
 
     try:
         return numpy_.read_npy(body, Any)
     except (UnreadablePart, InvalidItem) as error:
-        raise UnreadableBody(f"a body that is no .npy ({error})") from None
+        raise UnreadableBody(f"an invalid .npy body ({error})") from None

@@ -36,13 +36,13 @@ def read_server_address(url: object) -> ServerAddress:
         ConfigError: it names none.
     """
     if not isinstance(url, str) or not url.isprintable() or " " in url:
-        raise ConfigError(f"a server is named by a URL such as http://127.0.0.1:8000, got {url!r}")
+        raise ConfigError(f"the server must be a URL such as http://127.0.0.1:8000, got {url!r}")
     if url.startswith(UNIX):
         path = url.removeprefix(UNIX)
         if not path.startswith("/") or len(path.encode()) > LONGEST_SOCKET_PATH:
             raise ConfigError(
-                f"a Unix socket is named by {UNIX} and an absolute path of at most {LONGEST_SOCKET_PATH} bytes, such "
-                f"as {UNIX}/run/a.sock, got {url!r}"
+                f"a Unix socket must be {UNIX} and an absolute path of at most {LONGEST_SOCKET_PATH} "
+                f"bytes, such as {UNIX}/run/a.sock, got {url!r}"
             )
         return ServerAddress("http://localhost", path)
     try:
@@ -51,9 +51,9 @@ def read_server_address(url: object) -> ServerAddress:
     except ValueError:  # a port that is none
         named = False
     if not named:
-        raise ConfigError(f"a server is named by http://, https:// or {UNIX}, and its address, got {url!r}")
+        raise ConfigError(f"the server must be http://, https:// or {UNIX} and its address, got {url!r}")
     if parts.query or parts.fragment or parts.username is not None:
-        raise ConfigError("the URL of a server has no query, no fragment and no user; a key is given as api_key")
+        raise ConfigError("the URL of a server must not have a query, a fragment or a user; pass a key as api_key")
     # In small letters, as everything that asks for the scheme writes it: `HTTPS://` means TLS, too.
     return ServerAddress(f"{parts.scheme}{url[len(parts.scheme) :]}".rstrip("/"))
 
@@ -62,20 +62,20 @@ def read_server_address(url: object) -> ServerAddress:
 class ClientOptions:
     """How a client behaves; the arguments of `Client` and `AsyncClient`."""
 
-    api_key: str | None = option(None, "the key that is sent with every request; None: none")
-    timeout: float = option(30.0, "seconds for a call, every wait and every try included; inf: no limit", minimum=0)
-    max_retries: int = option(4, "most further tries of a request; 0: none", minimum=0)
-    max_concurrency: int = option(64, "most requests in flight, however well it goes", minimum=1)
-    max_result: int = option(1 << 30, "most bytes of a result; the connection of a larger one is closed", minimum=1)
-    tenant_header: str | None = option(None, "the header that names the tenant, as the server's tenant_header has it")
-    retry_unsafe: bool = option(False, "whether to try again what may have run: the model may run twice then")
-    codec: str = option("json", "the format of items that are neither bytes nor arrays", choices=tuple(CODECS))
+    api_key: str | None = option(None, "API key sent with every request; None: no key")
+    timeout: float = option(30.0, "seconds for a call, including all waits and attempts; inf: no limit", minimum=0)
+    max_retries: int = option(4, "maximum retries of a request; 0: no retry", minimum=0)
+    max_concurrency: int = option(64, "maximum requests in flight", minimum=1)
+    max_result: int = option(1 << 30, "maximum bytes of a result; the connection of a larger one is closed", minimum=1)
+    tenant_header: str | None = option(None, "header that names the tenant, as in the server's option tenant_header")
+    retry_unsafe: bool = option(False, "retry also requests that may have run: the model may run twice then")
+    codec: str = option("json", "format of items that are neither bytes nor arrays", choices=tuple(CODECS))
 
     def __post_init__(self) -> None:
         check_options(self)
         check_timeout(self.timeout)
         if self.api_key is not None and not is_field_value(self.api_key):  # said without the value: it is secret
-            raise ConfigError("api_key must be ASCII characters that can be printed, without blanks around them")
+            raise ConfigError("api_key must be printable ASCII characters, without spaces around them")
         header = self.tenant_header
         if header is not None and (not isinstance(header, str) or _FIELD_NAME.fullmatch(header) is None):
             raise ConfigError(f"tenant_header must be the name of a header, got {header!r}")
@@ -96,7 +96,7 @@ class CallTerms:
             check_service_name(self.service)
         whole = isinstance(self.urgency, int) and not isinstance(self.urgency, bool)
         if not whole or not BEST_URGENCY <= self.urgency <= WORST_URGENCY:
-            raise ConfigError(f"urgency must be a whole number from 0, first, to 7, last, got {self.urgency!r}")
+            raise ConfigError(f"urgency must be a whole number from 0 (first) to 7 (last), got {self.urgency!r}")
         check_tenant_name(self.tenant)
         if self.timeout is not None:
             check_timeout(self.timeout)

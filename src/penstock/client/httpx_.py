@@ -43,7 +43,7 @@ class HttpxWire:
         try:
             httpx.URL(address.base).host  # noqa: B018  # read: that is where a host that is no name is found
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise ConfigError(f"a server is named by a URL, and {address.base!r} is none: {error}") from None
+            raise ConfigError(f"the server must be a URL, got {address.base!r}: {error}") from None
         self._uds = address.uds
         # A context takes milliseconds to make, and serves every connection.
         self._tls = httpx.create_ssl_context() if address.base.startswith("https://") else False
@@ -86,19 +86,19 @@ async def _exchange(transport: httpx.AsyncHTTPTransport, request: OutgoingReques
     try:
         response = await transport.handle_async_request(outgoing)
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        words = "it speaks no TLS: write http://" if speaks_no_tls(str(error)) else _words(error)
-        return NoReply(sent=False, detail=f"the server cannot be reached: {words}")
+        words = "the server does not use TLS: write http://" if speaks_no_tls(str(error)) else _words(error)
+        return NoReply(sent=False, detail=f"cannot connect to the server: {words}")
     except httpx.TransportError as error:
-        return NoReply(sent=True, detail=f"the connection was lost before there was an answer: {_words(error)}")
+        return NoReply(sent=True, detail=f"connection lost before the response: {_words(error)}")
     largest = request.largest if response.is_success else LARGEST_PAGE_BYTES
     try:
         body = await _read(response, largest)
     except httpx.TransportError as error:
-        return NoReply(sent=True, detail=f"the connection was lost within the answer: {_words(error)}")
+        return NoReply(sent=True, detail=f"connection lost within the response: {_words(error)}")
     finally:
         await response.aclose()
     if body is None:
-        return NoReply(sent=True, detail=f"the answer has more than {largest} bytes")
+        return NoReply(sent=True, detail=f"the response has more than {largest} bytes")
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
 
 

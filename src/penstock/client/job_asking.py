@@ -22,7 +22,7 @@ class Asking:
     def __init__(self, timeout: float | None, now: float) -> None:
         is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
         if timeout is not None and not (is_number and timeout >= 0):
-            raise ConfigError(f"timeout must be at least 0 seconds, or None to wait for ever, got {timeout!r}")
+            raise ConfigError(f"timeout must be at least 0 seconds, or None to wait without limit, got {timeout!r}")
         self.timeout = math.inf if timeout is None else float(timeout)
         self._until = now + self.timeout
         self._soon = 0

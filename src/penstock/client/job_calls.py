@@ -42,7 +42,7 @@ class JobCallMaker:
     def submit(self, given: Any, options: Mapping[str, Any], key: str) -> SingleCall[Job]:
         """A job of the input `given`, msgspec.UNSET where the options name its URL; `key` makes it the same job."""
         if not isinstance(key, str):
-            raise ConfigError(f"key must be a text, got {key!r}")
+            raise ConfigError(f"key must be a str, got {key!r}")
         content_type = options.get("content_type")
         if content_type is not None and not is_field_value(content_type):
             raise ConfigError(f"content_type must be a media type such as application/json, got {content_type!r}")
@@ -81,9 +81,9 @@ def id_of(job: object) -> str:
     if isinstance(job, Job):
         return job.id
     if not isinstance(job, str) or not job:
-        raise ConfigError(f"a job is given as a Job or by its id, got {job!r}")
+        raise ConfigError(f"expected a Job or its id, got {job!r}")
     if _JOB_ID.fullmatch(job) is None or job in {".", ".."}:  # and no path has it
-        raise JobNotFound(f"there is no job {job!r}")
+        raise JobNotFound(f"job {job!r} does not exist")
     return job
 
 
@@ -100,7 +100,7 @@ def _read_job(reply: Reply) -> Job:
     try:
         return _decode_job(reply.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableBody(f"a body that is no job ({error})") from None
+        raise UnreadableBody(f"an invalid job ({error})") from None
 
 
 def _read_end(reply: Reply) -> Ended | Job:

@@ -35,7 +35,7 @@ class JobWaiting:
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None) -> list[Job]:
         """The jobs as they are once all have ended, however they end."""
         if isinstance(jobs, (str, Job)):
-            raise ConfigError("wait takes several jobs or ids, got one: write [job]")
+            raise ConfigError("wait expects several jobs or ids, got one: write [job]")
         self._sender.check()
         ids = [id_of(job) for job in jobs]
         now = self._clock.now()
@@ -64,7 +64,7 @@ class JobWaiting:
                 return found.result
             pause = asking.pause_seconds(wait, now() - began, now())
             if pause is None:
-                late = DeadlineExceeded(f"job {found.id} is {found.state.value} after {asking.timeout:g} s")
+                late = DeadlineExceeded(f"job {found.id} is still {found.state.value} after {asking.timeout:g} s")
                 raise with_source(late, None, call.head.request_id)
             if pause:
                 await self._sender.pause(pause, call.head)

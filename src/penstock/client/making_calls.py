@@ -88,7 +88,9 @@ class CallMaker:
             headers["priority"] = f"u={terms.urgency}"
         if terms.tenant:
             if self._options.tenant_header is None:
-                raise ConfigError("a tenant needs tenant_header=..., the header by which this server knows tenants")
+                raise ConfigError(
+                    "a tenant needs tenant_header=..., the name of the header that the server reads tenants from"
+                )
             headers[self._options.tenant_header.lower()] = terms.tenant
         return CallHead(
             "POST",
@@ -121,5 +123,5 @@ def read_any(reply: Reply) -> Any:
 def _read_object(reply: Reply) -> dict[str, Any]:
     found = read_any(reply)
     if not isinstance(found, dict):
-        raise UnreadableBody("a body that is no object")
+        raise UnreadableBody("a body that is not an object")
     return found

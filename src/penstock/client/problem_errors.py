@@ -82,7 +82,9 @@ def reply_error(reply: Reply | NoReply, request_id: str) -> PenstockError:
     problem = read_problem(reply)
     known_as = reply.headers.get("x-request-id", request_id)
     if problem is None:
-        error: PenstockError = ServerError(f"status {reply.status}, and no problem of ours: {_shown(reply)}")
+        error: PenstockError = ServerError(
+            f"unexpected response (status {reply.status}, not from Penstock): {_shown(reply)}"
+        )
     else:
         error = _error_of(problem, reply.status)
     return with_source(error, reply.status, known_as, problem)
@@ -97,7 +99,7 @@ def item_error(problem: Problem, request_id: str) -> PenstockError:
 
 def unreadable(reply: Reply, request_id: str, why: str) -> ServerError:
     """The error of an answer that says it is a result, and cannot be read as one."""
-    error = ServerError(f"status {reply.status}, and {why}: {_shown(reply)}")
+    error = ServerError(f"invalid response (status {reply.status}): {why}: {_shown(reply)}")
     return with_source(error, reply.status, reply.headers.get("x-request-id", request_id))
 
 

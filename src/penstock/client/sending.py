@@ -97,9 +97,7 @@ class Sender:
         if self._loop is None:
             self._loop = loop
         elif self._loop is not loop:
-            raise ConfigError(
-                "the client was used on another event loop, which its connections belong to; make another"
-            )
+            raise ConfigError("the client's connections belong to another event loop; make a client in this loop")
 
     async def send(self, call: Call[T], deadline: float | None = None, *, is_part: bool = False) -> T:
         """What comes of `call`, by `deadline`; without one its own time limit counts from now.
@@ -181,7 +179,7 @@ class Sender:
         head = call.head
         if not head.flow_controlled:
             return await self._send_once(call, tries, ended)
-        ended.interrupt_at(tries.deadline, _too_late(head, tries, "while it waited for its turn in the client"))
+        ended.interrupt_at(tries.deadline, _too_late(head, tries, "while it was queued in the client"))
         begun_in = await self._gate.enter(head.urgency, arrival)
         how, pause = End.NEITHER, 0.0
         try:
@@ -199,7 +197,7 @@ class Sender:
         if not tries.begin(now):
             raise _too_late(call.head, tries, "before it could be sent")
         self._tries += 1
-        ended.interrupt_at(tries.gives_up, _too_late(call.head, tries, "without an answer", may_have_run=True))
+        ended.interrupt_at(tries.gives_up, _too_late(call.head, tries, "without a response", may_have_run=True))
         reply = await self._wire.send(self._outgoing(call, tries.headers(now)))
         ended.let_be()
         return call.take(reply, self._world.wall())
@@ -216,9 +214,9 @@ class Sender:
 
 
 def _closed(head: CallHead) -> Cancelled:
-    return with_source(Cancelled("the client was closed before there was a result"), None, head.request_id)
+    return with_source(Cancelled("the client was closed before the result"), None, head.request_id)
 
 
 def _too_late(head: CallHead, tries: Tries, when: str, *, may_have_run: bool = False) -> DeadlineExceeded:
-    error = DeadlineExceeded(f"the {tries.seconds:g} s of the call have passed {when}", ran=may_have_run)
+    error = DeadlineExceeded(f"the call timed out after {tries.seconds:g} s, {when}", ran=may_have_run)
     return with_source(error, None, head.request_id)

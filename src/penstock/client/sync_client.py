@@ -86,7 +86,9 @@ class CallingThread:
 
     def _loop(self) -> LoopThread:
         if os.getpid() != self._process:
-            raise ConfigError(f"the client was made in process {self._process}; make another one after the fork")
+            raise ConfigError(
+                f"the client was made in process {self._process}, before a fork; make another one after the fork"
+            )
         with self._lock:
             if self._closed:
                 raise ConfigError(_CLOSED)
@@ -94,7 +96,7 @@ class CallingThread:
                 self._thread = LoopThread(self._core.url, _CLOSED)
             thread = self._thread
         if thread.is_current:
-            raise ConfigError("the client was called in the thread of its own event loop, which would wait for itself")
+            raise ConfigError("the client was called in the thread of its own event loop: this would deadlock")
         return thread
 
 

@@ -65,7 +65,7 @@ def test_verify_says_whom_of_those_who_read_its_folder_the_artifact_is_hidden_fr
     (tmp_path / "affairs" / "model.onnx").chmod(0o600)
     status, output = artifact(tmp_path, "verify", tmp_path / "affairs")
     assert status == 0
-    assert "affairs: cannot be read by group and others, who can read the folder that it is in" in output
+    assert "affairs: not readable for group and others, who can read the directory of it" in output
     assert json.loads(artifact(tmp_path, "verify", tmp_path / "affairs", "--json")[1])["hidden_from"] == [
         "group",
         "others",
@@ -96,7 +96,7 @@ def test_diff_of_an_artifact_with_itself_is_exit_0(saved, tmp_path):
     status, output = artifact(tmp_path, "diff", folder, folder)
     assert status == 0
     assert "0 of 4" in output
-    assert "B answers as A" in output
+    assert "B answers like A" in output
 
 
 def test_diff_replays_the_probes_of_a_through_b(saved, tmp_path):
@@ -163,7 +163,7 @@ def test_a_report_that_cannot_be_written_is_a_sentence(saved, tmp_path):
         assert program.wait() == 1
     finally:
         program.destroy()
-    assert "what was found cannot be written" in program.output
+    assert "cannot write to standard output" in program.output
 
 
 def test_what_is_not_there_is_a_sentence_whatever_is_said_of_it(tmp_path):
@@ -184,7 +184,7 @@ def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("verify", "none: every graph, so the library of each is needed"), ("diff", "none: the artifact's first")],
+    [("verify", "none: default: every graph, which needs the library of each"), ("diff", "none: the artifact's first")],
 )
 def test_help_says_which_graph_a_command_takes_without_a_format(tmp_path, command, words):
     status, output = run(tmp_path, "artifact", command, "--help", env=WIDE)
@@ -205,9 +205,9 @@ class Trainer: pass
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("trainers", "'trainers' names no function: write trainers:function"),
-        ("trainers:takes", "trainers:takes is no function without arguments"),
-        ("trainers:Trainer", "trainers:Trainer is no function without arguments"),
+        ("trainers", "'trainers' does not name a function: write trainers:function"),
+        ("trainers:takes", "trainers:takes is not a function without arguments"),
+        ("trainers:Trainer", "trainers:Trainer is not a function without arguments"),
         ("trainers:nothing", "trainers:nothing() returns a dict with the arguments of penstock.export.save"),
         ("trainers:train", "trainers:train() returns a dict with the arguments of penstock.export.save"),
         ("trainers:with_path", "trainers:with_path() returns a path, and the command names one: out"),

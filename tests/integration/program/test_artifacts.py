@@ -210,7 +210,7 @@ def test_a_graph_that_its_library_cannot_open_is_a_sentence(tmp_path, command):
 def test_options_of_an_artifact_need_one(module, command, flag):
     found = spoken(module(), command, "orders:service", *flag)
     assert found.status == 2
-    words = f"{flag[0]}: only for a service that is named by the folder"
+    words = f"{flag[0]}: only for a service that is named by the directory"
     assert words in found.refusal
 
 

@@ -133,7 +133,7 @@ def test_a_check_that_a_signal_ends_leaves_nothing_behind(module, number):
 def test_a_module_that_ends_the_program_is_a_sentence_and_exit_1(module, command, code):
     said = spoken(module(source(at_import=f"sys.exit({code})")), *command)
     assert said.status == 1
-    assert "penstock: module 'model' ends the program" in said.refusal
+    assert "penstock: module 'model' exits the program" in said.refusal
     assert code.strip("'") in said.refusal
 
 
@@ -157,7 +157,7 @@ def test_what_an_error_says_is_shown_and_does_nothing_to_the_terminal(module, te
     assert status == 1
     shown = text.encode("utf-8", "backslashreplace").decode().replace("\x1b", "\\x1b")
     assert f"OSError: {shown} " in output
-    assert "1 wrong, 1 well" in output
+    assert "1 failed, 1 ok" in output
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_what_an_error_says_is_shown_and_does_nothing_to_the_terminal(module, te
         ("0", "--timeout must be more than 0 seconds, got 0"),
         ("-1", "--timeout must be more than 0 seconds, got -1"),
         ("nan", "--timeout must be more than 0 seconds, got nan"),
-        ("soon", "--timeout: cannot read 'soon' as seconds"),
+        ("soon", "--timeout: expected seconds, got 'soon'"),
     ],
 )
 def test_a_patience_that_is_none_is_a_sentence_and_exit_2(module, given, words):
@@ -179,7 +179,7 @@ def test_a_patience_that_is_none_is_a_sentence_and_exit_2(module, given, words):
 def test_a_patience_may_be_infinite(module):
     status, output = checked(module(source()), "--timeout", "inf")
     assert status == 0
-    assert "0 wrong, " in output
+    assert "0 failed, " in output
 
 
 def test_findings_that_cannot_be_written_are_a_sentence_and_exit_1(module):
@@ -188,21 +188,21 @@ def test_findings_that_cannot_be_written_are_a_sentence_and_exit_1(module):
         assert program.wait() == 1
     finally:
         program.destroy()
-    assert program.output.startswith("penstock: what was found (0 wrong, ")
+    assert program.output.startswith("penstock: cannot write the results (0 failed, ")
     assert "Traceback" not in program.output
 
 
 def test_what_was_skipped_does_not_count_as_well(module):
     status, output = found(module(source().replace("examples = [1.0]", "")))
     assert status == 0
-    assert "0 wrong, 2 well, 1 skipped" in output
+    assert "0 failed, 2 ok, 1 skipped" in output
 
 
 def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
     status, output = found(module(source().replace("def teardown", "def preprocessing")))
     assert status == 0
     assert "warning │ stage Model │ nothing uses 'preprocessing': if it is meant as 'preprocess', rename it" in output
-    assert ", 1 warned of" in output
+    assert ", 1 with a warning" in output
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, monkeypatch
         assert "share CUDA_VISIBLE_DEVICES" not in output
     else:
         assert f"warning │ stage Model │ {shared}their batches compete for one device" in output
-        assert ", 1 warned of" in output
+        assert ", 1 with a warning" in output
 
 
 def test_gpus_that_workers_will_not_see_are_a_warning_or_wrong(module, monkeypatch, tmp_path):
@@ -242,7 +242,7 @@ def test_gpus_that_workers_will_not_see_are_a_warning_or_wrong(module, monkeypat
     status, output = found(folder, CUDA_VISIBLE_DEVICES="-1")
     assert (status, "warning │ stage Model │ gpus= gives it GPUs, and CUDA_VISIBLE_DEVICES='-1'" in output) == (0, True)
     status, output = found(folder, CUDA_VISIBLE_DEVICES="3")
-    assert (status, "wrong │ stage Model │ stage 'Model': gpus= names GPU 1, and this process sees 1" in output) == (
+    assert (status, "failed │ stage Model │ stage 'Model': gpus= names GPU 1, and this process sees 1" in output) == (
         1,
         True,
     ), output
@@ -280,7 +280,7 @@ def pair(given="list[str]", value="text.split()", example='["a"]', name="model")
 def test_two_stages_that_fit_are_well(module):
     status, output = found(module(pair()))
     assert status == 0
-    assert "warned of" not in output
+    assert "with a warning" not in output
 
 
 def test_a_stage_that_cannot_take_what_the_one_before_returns_is_a_warning(module):
@@ -330,9 +330,9 @@ service = ps.Service(Next, name="next")
     [
         (
             1,
-            "wrong │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: wanted 1, ",
+            "failed │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: wanted 1, ",
         ),
-        (0, "wrong │ examples[0] and its answer │ wanted 0, came "),
+        (0, "failed │ examples[0] and its answer │ wanted 0, came "),
     ],
     ids=["at once", "later"],
 )
@@ -382,8 +382,8 @@ locked, lost = ps.Service(Locked, name="locked"), ps.Service(Lost, name="lost")
 @pytest.mark.parametrize(
     ("service", "words"),
     [
-        ("locked", "wrong │ examples[0] in process │ cannot be sent: `lock` cannot be pickled: cannot pickle"),
-        ("lost", "wrong │ examples[0] and its answer │ the answer cannot be compared: builtins.AttributeError at "),
+        ("locked", "failed │ examples[0] in process │ cannot be sent: `lock` cannot be pickled: cannot pickle"),
+        ("lost", "failed │ examples[0] and its answer │ the answer cannot be compared: builtins.AttributeError at "),
     ],
 )
 def test_an_example_whose_objects_cannot_be_pickled_or_compared_is_a_finding(module, service, words):
@@ -396,7 +396,8 @@ def test_a_name_that_cannot_be_served_is_a_finding(module):
     status, output = found(module(pair(name="docs")))
     assert status == 1
     assert (
-        "wrong │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's" in output
+        "failed │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's"
+        in output
     )
 
 
@@ -426,7 +427,7 @@ def test_a_wrong_file_of_tenants_is_a_finding(module):
     (folder / "tenants.toml").write_text("[tenants.gold]\nrate = 0")
     status, output = found(folder)
     assert status == 1
-    assert "wrong │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output
+    assert "failed │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output
 
 
 BETWEEN = """
@@ -452,7 +453,7 @@ service = ps.Service(First, square, Last, name="mixed")
 def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_run(module):
     status, output = found(module(BETWEEN.format(last="float", returned="x")))
     assert status == 0, output
-    assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
+    assert "skipped │ stage square │ not run: its workers are external" in output
     assert output.count("every stage is ready") == 2
     assert output.count("ok │ examples[0] in process │ answered") == 2
     assert "0 wrong" in output
@@ -463,7 +464,7 @@ def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_r
     ("last", "returned", "words"),
     [
         ("float", "str(x)", "expected `float`, got `str`"),
-        ("complex", "x.real", "wrong │ stage Last │ `complex` cannot be an item from outside"),
+        ("complex", "x.real", "failed │ stage Last │ `complex` cannot be an item from outside"),
         ("str", "1.0", "warning │ stage Last │ it takes `str`, and the stage before returns `float`"),
     ],
 )
@@ -477,5 +478,5 @@ def test_a_service_of_external_stages_alone_is_well_and_was_not_run(module):
     text = "import penstock as ps\nservice = ps.Service(ps.external('square', examples=[1]), name='square')"
     status, output = found(module(text))
     assert status == 0, output
-    assert "skipped │ stage square │ its workers attach from outside, so it was not run" in output
-    assert "0 wrong, 1 well, 1 skipped" in output
+    assert "skipped │ stage square │ not run: its workers are external" in output
+    assert "0 failed, 1 ok, 1 skipped" in output

@@ -178,21 +178,21 @@ def test_the_memory_of_setup_and_of_an_item_is_that_of_the_stage_alone(measured)
 
 def test_memory_too_small_to_be_seen_is_said_to_be(measured):
     for stage in ("Words", "Killed", "Plain", "Own"):
-        assert measured.rows(stage)["memory of setup"] == "less than 2.0 MiB, resident: too little to be seen"
-    assert measured.rows("Own")["memory of one more item"] == "less than 1.0 MiB, resident: too little to be seen"
+        assert measured.rows(stage)["memory of setup"] == "less than 2.0 MiB, resident: too little to measure"
+    assert measured.rows("Own")["memory of one more item"] == "less than 1.0 MiB, resident: too little to measure"
 
 
 def test_a_size_without_memory_ends_the_sizes_and_is_nothing_wrong(measured):
     rows = measured.rows("Large")
-    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once", "4 at once"]
-    assert rows["largest batch"] == "4 ran, and there was no memory for 8 at once (max_size is 12)"
+    assert [what for what in rows if what.startswith("batch of ")] == ["batch of 1", "batch of 2", "batch of 4"]
+    assert rows["largest batch"] == "4 ran, but 8 ran out of memory (max_size is 12)"
     assert "measuring stage Large" not in measured.line
 
 
 def test_the_largest_size_is_the_policys_own(measured):
     rows = measured.rows("Own")
-    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once", "3 at once"]
-    assert re.fullmatch(r"[0-9]+\.[0-9]{3} ms, [0-9]+\.[0-9] items/s", rows["3 at once"])
+    assert [what for what in rows if what.startswith("batch of ")] == ["batch of 1", "batch of 2", "batch of 3"]
+    assert re.fullmatch(r"[0-9]+\.[0-9]{3} ms, [0-9]+\.[0-9] items/s", rows["batch of 3"])
     assert rows["largest batch"] == "3 ran, which is max_size"
 
 
@@ -200,41 +200,43 @@ def test_each_stage_with_a_batch_policy_has_a_line_to_copy_that_stands_alone(mea
     lines = re.findall(r"^stage (\w+): batch=ps\.Batch\(max_size=(\d+)\)$", measured.output, re.MULTILINE)
     assert [stage for stage, _ in lines] == ["Large", "Killed", "Broken", "Own"]
     assert {size for _, size in lines} <= {"1", "2", "3", "4"}
-    assert list(measured.rows("Plain")) == ["memory of setup", "memory of one item", "1 at once"]
+    assert list(measured.rows("Plain")) == ["memory of setup", "memory of one item", "batch of 1"]
 
 
 def test_a_stage_that_ends_its_process_is_wrong_and_the_next_is_measured(measured):
-    words = "measuring stage Killed: 4 at once │ the check's process ended: signal SIGKILL; where there is too little"
-    assert f"wrong │ {words}" in measured.line
-    assert measured.rows("Killed")["largest batch"] == "2 ran before it went wrong (max_size is 8)"
+    words = "measuring stage Killed: batch of 4 │ the check's process ended: signal SIGKILL; the kernel also ends"
+    assert f"failed │ {words}" in measured.line
+    assert measured.rows("Killed")["largest batch"] == "2 ran before it failed (max_size is 8)"
     assert measured.status == 1
 
 
 def test_a_stage_that_fails_at_a_size_is_wrong(measured):
-    words = "measuring stage Broken: 2 at once │ stage 'Broken' raised builtins.LookupError: two are too many"
-    assert f"wrong │ {words}" in measured.line
-    assert "3 wrong, " in measured.line
+    words = "measuring stage Broken: batch of 2 │ stage 'Broken' raised builtins.LookupError: two are too many"
+    assert f"failed │ {words}" in measured.line
+    assert "3 failed, " in measured.line
 
 
 def test_a_stage_that_closes_every_descriptor_is_wrong_and_what_it_wrote_last_is_told(measured):
     words = "measuring stage Closes: setup and examples │ the check's process ended: exit status 1"
-    assert f"wrong │ {words}" in measured.line
-    assert "It wrote last: │ │ │ │ what the check finds cannot be told: Bad file descriptor; does the" in measured.line
+    assert f"failed │ {words}" in measured.line
+    assert (
+        "Its last output: │ │ │ │ what the check finds cannot be told: Bad file descriptor; does the" in measured.line
+    )
 
 
 def test_stages_that_cannot_be_measured_are_skipped_with_the_reason(measured):
     for words in (
-        "stage square │ its workers attach from outside, so it was not measured",
-        "stage Behind │ it has no examples, and no stage before it gives it items, so it was not measured",
+        "stage square │ not measured: its workers are external",
+        "stage Behind │ not measured: it has no examples, and the stage before it gives it no items",
     ):
         assert f"skipped │ measuring {words}" in measured.line
 
 
 def test_a_stage_whose_results_cannot_be_written_down_is_measured_with_a_warning(measured):
-    words = "its results cannot be kept for the next stage: [Errno 27] File too large; the variable TMPDIR names"
-    assert f"warning │ measuring stage Unkept │ {words} a folder for them" in measured.line
-    assert "1 at once" in measured.rows("Unkept")
-    assert "skipped │ measuring stage Unfed │ the stage before it, whose results it gets, gave none" in measured.line
+    words = "cannot store its results for the next stage: [Errno 27] File too large;"
+    assert f"warning │ measuring stage Unkept │ {words} set TMPDIR to a directory with free space" in measured.line
+    assert "batch of 1" in measured.rows("Unkept")
+    assert "skipped │ measuring stage Unfed │ not measured: the stage before it gave no results" in measured.line
 
 
 def test_what_a_stage_prints_for_each_batch_is_not_written_for_each_run(measured):
@@ -246,24 +248,25 @@ def test_a_waiting_stage_is_measured_with_one_batch_at_a_time(tmp_path):
     (tmp_path / "model.py").write_text(STAGES)
     measured = measure(tmp_path, "waiting")
     rows = measured.rows("Waits")
-    assert [what for what in rows if what.endswith("at once")] == ["1 at once", "2 at once"]
+    assert [what for what in rows if what.startswith("batch of ")] == ["batch of 1", "batch of 2"]
     times = [
-        float(re.fullmatch(r"([0-9.]+) ms, alone; a worker has 2 in progress", rows[f"{n} at once"])[1]) for n in (1, 2)
+        float(re.fullmatch(r"([0-9.]+) ms, alone; a worker has 2 in progress", rows[f"batch of {n}"])[1])
+        for n in (1, 2)
     ]
     assert times[0] >= 10
     assert times[1] >= 20
-    assert rows["largest batch"] == "2 ran, and there was no memory for 4 at once (max_size is 4)"
+    assert rows["largest batch"] == "2 ran, but 4 ran out of memory (max_size is 4)"
     assert "stage Waits: batch=" not in measured.output
-    assert "1 at once" in measured.rows("Fed")
-    assert "wrong │ measuring stage Fails: 2 at once │ stage 'Fails' raised builtins.LookupError" in measured.line
-    assert (measured.status, measured.line.count("wrong │")) == (1, 1)
+    assert "batch of 1" in measured.rows("Fed")
+    assert "failed │ measuring stage Fails: batch of 2 │ stage 'Fails' raised builtins.LookupError" in measured.line
+    assert (measured.status, measured.line.count("failed │")) == (1, 1)
 
 
 def test_where_the_declarations_are_wrong_nothing_is_measured(module):
     folder = module("import penstock as ps\n\ndef f(x: complex) -> float: ...\n\nservice = ps.Service(f)\n")
     status, output, _ = spoken(folder, "check", "model:service", "--measure", env={"COLUMNS": "1000"})
     assert status == 1
-    assert "nothing was measured: what is wrong comes first" in output
+    assert "nothing was measured: fix the failed checks first" in output
 
 
 TORCH = """
@@ -372,16 +375,16 @@ def test_a_stage_that_computes_on_a_device_is_measured_there_and_on_its_own_gpu(
     assert found.status == 0, found.output
     assert found.rows("Encode")["memory of setup"] == "3.0 GiB, on the device"
     assert found.rows("Encode")["memory of one more item"] == "5.0 MiB, on the device"
-    assert found.rows("Host")["memory of setup"].endswith("resident: too little to be seen")
+    assert found.rows("Host")["memory of setup"].endswith("resident: too little to measure")
 
 
 def test_a_device_that_fails_at_a_size_is_wrong_and_an_error_of_the_stage_is_told_first(module):
     folder = module(ON_DEVICE)
     (folder / "torch.py").write_text(TORCH)
     found = measure(folder, "losing")
-    assert "Lost0: 2 at once │ the device failed: builtins.RuntimeError: device-side assert triggered" in found.line
-    assert "Lost1: 2 at once │ stage 'Lost1' raised builtins.LookupError: no more of this" in found.line
-    assert "2 wrong, " in found.line
+    assert "Lost0: batch of 2 │ the device failed: builtins.RuntimeError: device-side assert triggered" in found.line
+    assert "Lost1: batch of 2 │ stage 'Lost1' raised builtins.LookupError: no more of this" in found.line
+    assert "2 failed, " in found.line
 
 
 HANGS = """

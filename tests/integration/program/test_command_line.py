@@ -70,7 +70,7 @@ def test_a_variable_that_is_misspelt_is_told_at_the_start_in_the_format_of_the_l
     server = serve("--log-format", "json", env={"PENSTOCK_MAX_QUEUD": "5"})
     first, second, *_ = [line["message"] for line in log_lines(server)]
     assert first.startswith(f"version {ps.__version__} (")
-    assert second == "warning: the variable PENSTOCK_MAX_QUEUD sets nothing: did you mean PENSTOCK_MAX_QUEUED?"
+    assert second == "warning: unknown variable PENSTOCK_MAX_QUEUD: did you mean PENSTOCK_MAX_QUEUED?"
 
 
 AUTHOR = """
@@ -180,7 +180,7 @@ def test_a_current_folder_that_was_removed_is_a_sentence_and_exit_1(tmp_path):
         assert program.wait() == 1
     finally:
         program.destroy()
-    says(program.output, "the current folder cannot be used: No such file or directory; change into another one")
+    says(program.output, "cannot use the current directory: No such file or directory; change to another one")
 
 
 def test_two_services_of_one_name_are_a_sentence_and_exit_1(module):
@@ -437,7 +437,7 @@ def test_check_warns_of_a_format_that_cannot_carry_a_result_where_another_can(mo
     status, output = checked(module(CHECKED), "nan")
     assert status == 0
     assert f"warning │ examples[0] as JSON, answered in JSON │ stage Nan: {NAN}" in output
-    assert "0 wrong, 5 well, 3 warned of" in output
+    assert "0 failed, 5 ok, 3 with a warning" in output
 
 
 def test_check_warns_of_what_only_a_later_stages_examples_show(module):

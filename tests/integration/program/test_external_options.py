@@ -58,7 +58,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         (("model:ours", "--external-workers", "w"), "service 'ours': external_workers is 'w', and no stage of it has"),
         (
             ("model:service", "model:other", "--external-workers", "w"),
-            "external_workers is the path of one socket, and the services 'square' and 'cube' have stages",
+            "external_workers is the path of one socket, but the services 'square' and 'cube' have external stages",
         ),
         (
             ("model:service", "--external-workers", "w", "--workers", "square=2"),
@@ -66,7 +66,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         ),
         (
             ("model:service", "--external-workers", "w", "--workers", "2"),
-            "workers: 2 is for no stage: those of square attach from outside",
+            "workers: 2 applies to no stage: square have external workers",
         ),
         (("model:service", "--external-workers", "/no/such/folder/w"), "cannot listen on /no/such/folder/w"),
     ],

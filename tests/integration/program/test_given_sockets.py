@@ -80,7 +80,7 @@ def test_a_server_that_is_told_to_end_before_it_is_ready_leaves_what_waits(notif
 def test_what_reloads_serves_on_given_sockets_and_tells_that_it_listens(notified, host):
     port = host.tcp.getsockname()[1]
     server = host.serve("model:service", "--reload", env={"NOTIFY_SOCKET": notified.address}).ready()
-    notified.wait_for("STATUS=listening; serves anew what has changed", after=notified.wait_for("READY=1"))
+    notified.wait_for("STATUS=listening; restarts when a file changes", after=notified.wait_for("READY=1"))
     assert server.address == f"http://127.0.0.1:{port}"
     assert server.http.post("/predict", json=1).json() == 1
     server.hang_up()
@@ -149,15 +149,15 @@ def test_a_descriptor_that_is_no_socket_to_serve_is_named(host):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "and it serves no HTTP: with `--http systemd`", marks=pytest.mark.night),
-        (("--http", "127.0.0.1:0"), "and --http is 127.0.0.1:0: with `--http systemd`"),
+        pytest.param((), "it serves no HTTP. Use `--http systemd`", marks=pytest.mark.night),
+        (("--http", "127.0.0.1:0"), "--http is 127.0.0.1:0. Use `--http systemd`"),
     ],
 )
 def test_given_sockets_for_which_a_consumer_has_no_use_are_an_error(host, words, said):
     assert host.tcp
     consumer = host.work("model:service", "--queue", f"sqlite:///{host.folder}/q.db", *words)
     assert consumer.wait() == 1
-    assert f"systemd gave sockets to listen on (LISTEN_FDS), {said}" in consumer.output
+    assert f"conflict with systemd socket activation (LISTEN_FDS): {said}" in consumer.output
 
 
 def test_a_consumer_that_wants_sockets_and_gets_none_is_an_error(models):

@@ -88,7 +88,7 @@ def test_a_certificate_that_nobody_has_signed_is_good_enough(serve, pair, tmp_pa
 def test_a_server_of_plain_http_is_unreachable_over_tls(shared):
     status, said, _ = ask(f"https://127.0.0.1:{shared.port}")
     assert status == UNREACHABLE
-    assert said == f"unreachable: https://127.0.0.1:{shared.port}: it speaks no TLS: write http://\n"
+    assert said == f"unreachable: https://127.0.0.1:{shared.port}: the server does not use TLS: write http://\n"
 
 
 WAITS = """
@@ -202,7 +202,7 @@ def answered(status, body, *fields):
     return f"{head}\r\n\r\n".encode() + body
 
 
-NO_HTTP = "breaks off, sends too much or speaks no HTTP"
+NO_HTTP = "closes the connection, sends too much or does not speak HTTP"
 PROXY = b"<html>503 Service Unavailable</html>"
 
 
@@ -217,20 +217,20 @@ PROXY = b"<html>503 Service Unavailable</html>"
         (b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"state":"ready"}', NO_HTTP),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nmany\r\n", NO_HTTP),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabc", NO_HTTP),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\nOK", "it gives status 200"),
-        (answered("200 OK", b"OK"), "it gives status 200"),
-        (answered("200 OK", b'{"status":"UP"}'), "it gives status 200"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\nOK", "unexpected status 200"),
+        (answered("200 OK", b"OK"), "unexpected status 200"),
+        (answered("200 OK", b'{"status":"UP"}'), "unexpected status 200"),
         (answered("200 OK", b'{"state":"ready"}' + b" " * 70_000), NO_HTTP),
         (b'HTTP/1.1 200 OK\r\n\r\n{"state":"ready"}' + b" " * 70_000, NO_HTTP),
-        (answered("308 Permanent Redirect", b"", "Location: http://127.0.0.1:1/"), "it gives status 308"),
-        (answered("401 Unauthorized", b""), "it gives status 401"),
-        (answered("503 Service Unavailable", PROXY), "it gives status 503"),
+        (answered("308 Permanent Redirect", b"", "Location: http://127.0.0.1:1/"), "unexpected status 308"),
+        (answered("401 Unauthorized", b""), "unexpected status 401"),
+        (answered("503 Service Unavailable", PROXY), "unexpected status 503"),
     ],
 )
 def test_what_answers_and_is_not_penstock_is_told_from_what_is(listening, piece, words):
     with pytest.raises(Unreachable) as found:
         ask_ready(address_of(listening(piece)), PATIENCE_SECONDS)
-    assert str(found.value).startswith("what answers is not Penstock: it ")
+    assert str(found.value).startswith("the server is not Penstock: it ")
     assert words in str(found.value)
 
 
@@ -238,7 +238,7 @@ def test_what_is_not_penstock_is_2_and_nothing_that_it_says_acts_on_a_terminal(l
     url = listening(b"\x1b[2J\x07\r\n\r\n")
     status, said, error = ask(url)
     assert (status, error) == (UNREACHABLE, "")
-    assert said.startswith(f"unreachable: {url}: what answers is not Penstock: it {NO_HTTP} (")
+    assert said.startswith(f"unreachable: {url}: the server is not Penstock: it {NO_HTTP} (")
     assert said.count("\n") == 1
     assert said.rstrip("\n").isprintable()
 
@@ -254,13 +254,13 @@ def test_what_is_not_penstock_is_2_and_nothing_that_it_says_acts_on_a_terminal(l
     ids=["a head and no body", "goes on and on", "a head byte by byte", "a body byte by byte"],
 )
 def test_an_answer_that_is_not_whole_in_time_is_none(listening, pieces, pause):
-    with pytest.raises(Unreachable, match=r"no answer within 0\.3 s"):
+    with pytest.raises(Unreachable, match=r"no response within 0\.3 s"):
         ask_ready(address_of(listening(*pieces, pause=pause)), 0.3)
 
 
 def test_a_server_that_says_nothing_is_2_when_the_time_is_over(listening):
     url = listening(b"", pause=PATIENCE_SECONDS)
-    assert ask(url, "--timeout", "0.3") == (UNREACHABLE, f"unreachable: {url}: no answer within 0.3 s\n", "")
+    assert ask(url, "--timeout", "0.3") == (UNREACHABLE, f"unreachable: {url}: no response within 0.3 s\n", "")
 
 
 def test_where_nobody_listens_it_is_2_with_the_reason(tmp_path, refusing):
@@ -280,12 +280,12 @@ def test_where_nobody_listens_it_is_2_with_the_reason(tmp_path, refusing):
 WRONG = [
     (["--no-such-flag"], {}, "unrecognized arguments: --no-such-flag"),
     (["unix:a", "unix:b"], {}, "unrecognized arguments: unix:b"),
-    (["127.0.0.1:8000"], {}, "names no server"),
-    (["--timeout", "soon"], {}, "--timeout: cannot read 'soon' as seconds"),
+    (["127.0.0.1:8000"], {}, "does not name a server"),
+    (["--timeout", "soon"], {}, "--timeout: expected seconds, got 'soon'"),
     (["--timeout", "0"], {}, "--timeout must be more than 0"),
     (["--timeout", "nan"], {}, "--timeout must be more than 0"),
     (["--timeout", "inf"], {}, "at most 3600 seconds, got inf"),
-    ([], {"PENSTOCK_PORT": "0"}, "say the URL"),
+    ([], {"PENSTOCK_PORT": "0"}, "pass the URL"),
     ([], {"PENSTOCK_PORT": "many"}, "PENSTOCK_PORT: expected an integer, got 'many'"),
 ]
 
@@ -302,7 +302,7 @@ def test_what_is_wrongly_called_is_3_since_2_says_unreachable(words, env, told):
 def test_the_program_ends_with_3_where_it_is_wrongly_called():
     status, said, error = ask_by_program("--timeout", "soon")
     assert (status, said) == (WRONGLY_ASKED, "")
-    assert "--timeout: cannot read 'soon' as seconds" in error
+    assert "--timeout: expected seconds, got 'soon'" in error
     assert "Traceback" not in error
 
 

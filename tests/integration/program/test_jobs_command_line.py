@@ -84,7 +84,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(environment, url):
             program.wait_for("looked", PATIENCE_SECONDS)
             program.process.send_signal(signal.SIGINT)
             assert program.process.wait(PATIENCE_SECONDS) == 130
-            program.wait_for("interrupted; the jobs go on", PATIENCE_SECONDS)
+            program.wait_for("interrupted; the jobs continue", PATIENCE_SECONDS)
             assert q.get(job).state == "waiting"
         finally:
             program.destroy()
@@ -124,6 +124,6 @@ def test_a_job_whose_id_cannot_be_written_is_said_to_be_submitted(environment, u
     command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *COMMAND, "submit", "1", "--id", "a", "--queue", url]
     found = subprocess.run(command, cwd=environment, capture_output=True, timeout=PATIENCE_SECONDS, text=True)
     assert (found.returncode, found.stderr.count("\n")) == (1, 1), found.stderr
-    assert "job a was submitted, but what was found cannot be written: No space left on device" in found.stderr
+    assert "job a was submitted, but cannot write to standard output: No space left on device" in found.stderr
     with jobs.connect(url) as q:
         assert [job.id for job in q.list()] == ["a"]

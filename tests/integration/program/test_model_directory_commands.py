@@ -14,7 +14,7 @@ from penstock.artifact.publishing import publish_artifact
 from tiny_artifacts import write_artifact
 
 WIDE = {"COLUMNS": "300"}
-NEXT_START = "a server takes it when it is started again"
+NEXT_START = "restart a server to load it"
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_list_tells_what_was_pruned_and_what_was_altered(models, saved, tmp_pa
 
 def test_a_prune_removes_the_oldest_and_never_the_current_nor_what_a_rollback_goes_to(models, saved, tmp_path):
     artifact(tmp_path, "publish", saved[0] / "c", "models")
-    nothing = "nothing was removed from models: no version is older than those that stay\n"
+    nothing = "nothing was removed from models: no other version is old enough\n"
     assert artifact(tmp_path, "prune", "models") == (0, nothing)
     assert artifact(tmp_path, "prune", "models", "--keep", "1") == (0, "removed from models: version 1\n")
     assert sorted(path.name for path in (models / "versions").iterdir()) == ["2", "3"]
@@ -169,10 +169,10 @@ def test_nothing_is_not_the_current_folder(models, command):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (("rollback", "models", "--to", "two"), "--to: cannot read 'two' as a number"),
-        (("rollback", "models", "--to", "1_0"), "--to: cannot read '1_0' as a number"),
-        (("rollback", "models", "--to", "２"), "--to: cannot read '２' as a number"),  # noqa: RUF001  # a digit elsewhere
-        (("rollback", "models", "--to", " 2 "), "--to: cannot read ' 2 ' as a number"),
+        (("rollback", "models", "--to", "two"), "--to: expected a number, got 'two'"),
+        (("rollback", "models", "--to", "1_0"), "--to: expected a number, got '1_0'"),
+        (("rollback", "models", "--to", "２"), "--to: expected a number, got '２'"),  # noqa: RUF001  # a digit elsewhere
+        (("rollback", "models", "--to", " 2 "), "--to: expected a number, got ' 2 '"),
         (("rollback", "models", "--to", "0"), "--to must be at least 1, got 0"),
         (("prune", "models", "--keep", "0"), "--keep must be at least 1, got 0"),
         (("prune", "models", "--keep", "-1"), "--keep must be at least 1, got -1"),

@@ -42,7 +42,7 @@ for fd in range(3):
     os.dup2(terminal, fd)
 os.execv(sys.argv[2], sys.argv[2:])
 """
-SERVES_ON = "the service as it was before the change serves on"
+SERVES_ON = "keeping the previous version"
 
 
 def source(answer="'a'", imports="", setup="self.is_set_up = True", stage="M", more=""):
@@ -244,12 +244,12 @@ def test_edits_fail_no_request(reloaded, tmp_path, count, terminal):
 def test_a_service_that_fails_or_is_killed_waits_for_a_change_and_requests_wait_with_it(reloaded):
     server = reloaded(text=source(setup="1 / 0"))
     server.said("ZeroDivisionError")
-    server.said("exit status 1; waiting for a change, and requests wait until then")
+    server.said("exit status 1; waiting for a change; requests are queued until then")
     server.edit(source("'mended'"))
     server.ready()
     server.answers("mended")
     os.kill(server.child(), signal.SIGKILL)
-    server.said("the service has ended: signal SIGKILL; waiting for a change")
+    server.said("the service exited: signal SIGKILL; waiting for a change")
     server.hang_up()
     with socket.create_connection(("127.0.0.1", server.port)) as waiting:
         waiting.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -314,7 +314,7 @@ def test_signals_reach_the_service_and_a_second_ends_one_that_stands_still(reloa
     server.until(lambda: pending(child, signal.SIGINT))
     server.signal(signal.SIGQUIT)
     assert server.wait() == 128 + signal.SIGKILL
-    assert "the service does not end: it is killed" in server.output
+    assert "the service did not exit in time: killing it" in server.output
 
 
 def test_a_killed_parent_takes_all_with_it(reloaded):

@@ -320,7 +320,10 @@ def goes_on(left, *, without_model=False):
 
 @pytest.mark.parametrize(
     ("left", "line"),
-    [(THREAD, "although threads go on: uploads\n"), (AT_EXIT, "although functions registered with atexit go on\n")],
+    [
+        (THREAD, "although threads go on: uploads\n"),
+        (AT_EXIT, "while functions registered with atexit are still running\n"),
+    ],
 )
 def test_what_the_module_leaves_running_keeps_no_server_from_its_end(serve, left, line):
     server = serve(source=goes_on(left))

@@ -32,7 +32,7 @@ def test_a_redis_as_a_queue_wants_it_is_well(folder):
     with private_redis() as server:
         status, output = doctor(folder, server.url)
     assert status == 0
-    assert "0 wrong, 5 well" in output
+    assert "0 failed, 5 ok" in output
     assert "everysec" in output
     assert "a power cut may lose the last second or two" in output
 
@@ -44,7 +44,7 @@ def test_a_redis_that_throws_jobs_away_is_wrong_and_the_remedy_is_told(folder):
         status, output = doctor(folder, url)
         as_json, lines = doctor(folder, url, "--json")
     assert (status, as_json) == (1, 1)
-    assert "2 wrong, 2 well" in output
+    assert "2 failed, 2 ok" in output
     assert "CONFIG SET maxmemory-policy noeviction" in output
     assert PASSWORD not in output
     wrong = {what: advice["found"] for what, advice in found_in(lines).items() if advice["wrong"]}
@@ -77,4 +77,4 @@ def test_jobs_in_memory_are_never_safe(folder):
 def test_without_a_queue_it_asks_which_one(folder):
     status, output = run(folder, "doctor")
     assert status == 2
-    assert "which queue?" in output
+    assert "no queue is set" in output

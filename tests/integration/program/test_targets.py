@@ -120,18 +120,18 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
         ("good:needs", "good:needs is a function that takes arguments, not a service; to serve it write `service = "),
         ("good:needs", "`service = penstock.Service(needs)`, and name good:service (good is "),
         ("good.service", "there is no module 'good.service' in "),
-        ("good.service", "; a colon comes before the service: good:service"),
-        ("good.py.service", "; a colon comes before the service: good.py:service"),
+        ("good.service", "; the service is named after a colon: good:service"),
+        ("good.py.service", "; the service is named after a colon: good.py:service"),
         ("good.nothing_there", "or on the Python path"),
         ("good:described", "good:described is a stage, not a service: write `service = penstock.Service(described)`"),
-        ("good:LIMIT", "good:LIMIT is of the type int, not a penstock.Service, and no function that makes one"),
-        ("good:Plain", "good:Plain is a class, not a service; a stage is a class below `penstock.Stage`"),
+        ("good:LIMIT", "good:LIMIT is of the type int, not a penstock.Service, nor a function that makes one"),
+        ("good:Plain", "good:Plain is a class, not a service; a stage is a subclass of `penstock.Stage`"),
         ("good:servce", "; it has good:service, good:make (good is "),
         ("stages", "stages has no service: write `service = penstock.Service(First, Second)` in it, or name the "),
         ("stages", "that makes one, stages:build (stages is "),
         ("good:nothing", "good:nothing() returned NoneType, not a penstock.Service: is its `return` missing?"),
         ("good:later", "good:later is async: write `def`"),
-        ("good:ends", "good:ends() ends the program with 'no' while it makes the service"),
+        ("good:ends", "good:ends() exits the program with 'no' while it makes the service"),
         ("good:M", "good:M is a stage, not a service: write `service = penstock.Service(M)`"),
         ("beside", "beside has no service: write `service = penstock.Service(...)` in it"),
         ("good:servce", "good has no 'servce'; it has good:service"),
@@ -155,7 +155,7 @@ def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, word
     ("target", "words"),
     [
         ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
-        ("pydantic.py:service", "which hides the library of that name: rename the file"),
+        ("pydantic.py:service", "which shadows the library of that name: rename the file"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -219,7 +219,7 @@ def test_an_error_of_the_module_is_one_object_under_json(folder):
     [
         ("0", 2, "--workers (or PENSTOCK_WORKERS) must be at least 1, got '0'"),
         ("many", 2, "--workers (or PENSTOCK_WORKERS) takes a number, as in 2, or numbers by stage, as in"),
-        ("N=2", 1, "workers: there is no stage 'N'; there are M"),
+        ("N=2", 1, "workers: unknown stage 'N'; the stages are M"),
     ],
 )
 @pytest.mark.parametrize("given", ["flag", "variable"])

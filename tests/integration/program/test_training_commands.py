@@ -117,7 +117,7 @@ def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, tr
     assert (code, found["state"], found["troubles"][0]["attempts"]) == (1, "failed", 1)
     code, output = run(tmp_path, "training", "retry", "run")
     assert code == 0
-    assert "goes on where it was" in output
+    assert "continues where it stopped" in output
     code, found = told(tmp_path)
     assert (code, found["state"], found["troubles"][0]["attempts"]) == (0, "working", 0)
     assert "train 1 (waiting) failed before the last retry, by:\nTraceback:\n" in status(tmp_path)[1]
@@ -191,6 +191,6 @@ def test_a_standard_output_that_takes_nothing_is_told(tmp_path, training):
     program = Program(tmp_path, "sh", "-c", f"{sys.executable} -m penstock training status run > /dev/full")
     try:
         assert program.wait(40) == 1
-        assert "penstock: what was found cannot be written: No space left on device" in program.output
+        assert "penstock: cannot write to standard output: No space left on device" in program.output
     finally:
         program.destroy()

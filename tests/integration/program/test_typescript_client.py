@@ -278,7 +278,7 @@ def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
             assert program.line() is True
             assert program.line() == [3, "succeeded"]
             assert program.line() == ["JobFailed", 500, ["dead", "succeeded"]]
-            assert program.line()["message"] == "job later is scheduled after 0 s"
+            assert program.line()["message"] == "job later is still scheduled after 0 s"
             assert program.line() == [True, "cancelled"]
             assert program.end()["name"] == "JobNotFound"
         finally:

@@ -485,7 +485,7 @@ def test_a_second_signal_ends_it_at_once(worker, door, tmp_path):
     program.signal(signal.SIGTERM)
     peer.expect(Kind.DETACH)
     program.signal(signal.SIGQUIT)
-    assert "SIGQUIT: ending at once" in ended(program, 128 + signal.SIGQUIT)
+    assert "SIGQUIT: forcing exit" in ended(program, 128 + signal.SIGQUIT)
 
 
 BLOCKED = """
@@ -943,21 +943,21 @@ class Square(ps.Stage):
     [
         ("model:Square", ("--setup", "{"), 2, "--setup takes a JSON object"),
         ("model:Square", ("--cpus", "first"), 2, "--cpus takes numbers of cores, such as 0,1, got 'first'"),
-        ("model:Square", ("--stage", ""), 2, "--stage takes the name of a stage"),
+        ("model:Square", ("--stage", ""), 2, "--stage must be the name of a stage"),
         ("model:Square", ("--connect", "s" * 200), 2, "a socket's path has at most 107 bytes"),
-        ("model:Square", ("--connect", ""), 2, "--connect takes the path of a socket"),
+        ("model:Square", ("--connect", ""), 2, "--connect must be the path of a socket"),
         ("model:Square", ("--log-format", "xml"), 2, "--log-format (or PENSTOCK_LOG_FORMAT) must be one of"),
         ("model:Square", ("--onse",), 2, "did you mean --once?"),
         ("model:Square", ("--cpus", "4000"), 1, "are not among the allowed cores"),
         ("model:Square", ("--setup", '{"a": 1}'), 1, "setup() got an unexpected keyword argument 'a'"),
         ("model:Squares", (), 1, "model has no 'Squares'; it has model:Square, model:Broken"),
-        ("model", (), 1, "'model' names no stage: write model:Square or model:Broken"),
-        ("model:service", (), 1, "model:service is a service: a worker is given the class itself"),
+        ("model", (), 1, "'model' does not name a stage: write model:Square or model:Broken"),
+        ("model:service", (), 1, "model:service is a service: a worker needs the class itself"),
         ("model:spec", (), 1, "model:spec is a description of a stage"),
         ("model:Broken", (), 1, "Broken has no predict method"),
         ("model:number", (), 1, "a stage is a class or a function, got 4"),
-        (".", (), 1, "'.' names no stage: write module:Square, or model.py:Square"),
-        ("./out", (), 1, "a worker is given a stage, as in module:Square"),
+        (".", (), 1, "'.' does not name a stage: write module:Square, or model.py:Square"),
+        ("./out", (), 1, "a worker needs a stage, as in module:Square"),
         ("fails:Square", (), 1, "ValueError: at import"),
         (
             "model:Square",

@@ -45,7 +45,7 @@ def test_a_disk_that_is_full_while_a_model_is_saved_is_a_sentence(tmp_path, monk
 def test_a_stdout_that_is_closed_is_a_sentence(artifact, monkeypatch, capsys, flags):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["artifact", "inspect", str(artifact), *flags]) == 1
-    assert "what was found cannot be written: stdout is closed" in capsys.readouterr().err
+    assert "cannot write to standard output: stdout is closed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
@@ -70,18 +70,18 @@ def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkey
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_model_that_was_saved_is_told_where_stdout_takes_nothing(monkeypatch, tmp_path, as_json):
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(PenstockError, match="affairs: saved; only standard output cannot be written: stdout is closed"):
+    with pytest.raises(PenstockError, match="affairs: saved; cannot write to standard output: stdout is closed"):
         show_report(ExportReport(path=tmp_path / "affairs", digest="0" * 64, rows=7, worst={}), as_json=as_json)
 
 
 @pytest.mark.parametrize(
     ("words", "purpose"),
     [
-        (["artifact", "inspect", "DIR"], "to look at the artifact of a trained model"),
-        (["artifact", "verify", "DIR"], "to look at the artifact of a trained model"),
-        (["artifact", "diff", "DIR", "DIR"], "to look at the artifact of a trained model"),
-        (["artifact", "publish", "DIR", "DIR"], "to look at the artifact of a trained model"),
-        (["artifact", "list", "DIR"], "to look at the artifact of a trained model"),
+        (["artifact", "inspect", "DIR"], "to inspect the artifact of a trained model"),
+        (["artifact", "verify", "DIR"], "to inspect the artifact of a trained model"),
+        (["artifact", "diff", "DIR", "DIR"], "to inspect the artifact of a trained model"),
+        (["artifact", "publish", "DIR", "DIR"], "to inspect the artifact of a trained model"),
+        (["artifact", "list", "DIR"], "to inspect the artifact of a trained model"),
         (["export", "trained_here:made", "DIR"], "to save a trained model"),
     ],
 )

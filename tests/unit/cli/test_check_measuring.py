@@ -15,7 +15,7 @@ from penstock.config import ArtifactOptions
 from terminals import Terminal
 
 RAN = BatchRan(1, 0.5, 3, Memory(0), Memory(2**22))
-GAVE_NONE = "the stage before it, whose results it gets, gave none, so it was not measured"
+GAVE_NONE = "not measured: the stage before it gave no results"
 
 
 class Played:
@@ -66,15 +66,15 @@ def measure(monkeypatch):
 def test_stages_that_hang_end_or_cannot_be_imported_are_wrong_and_the_others_are_measured(measure):
     findings, figures, shown = measure(
         *map(StageToMeasure, "abcde"),
-        a=[Step("measuring stage a: 1 at once"), TimeoutError()],
+        a=[Step("measuring stage a: batch of 1"), TimeoutError()],
         b=["signal SIGKILL"],
         c=[NothingToCheck(traceback="Traceback ...")],
-        d=[Step("measuring stage d: 1 at once"), SetupTook(Memory(2**30)), RAN, Done()],
+        d=[Step("measuring stage d: batch of 1"), SetupTook(Memory(2**30)), RAN, Done()],
         e=[Done(), "exit status 5"],
     )
-    killed = "signal SIGKILL; where there is too little memory, the kernel ends a process so"
+    killed = "signal SIGKILL; the kernel also ends a process this way if there is too little memory"
     assert findings == [
-        Finding("measuring stage a: 1 at once", "it did not finish within 7 s; --timeout gives it longer"),
+        Finding("measuring stage a: batch of 1", "not finished within 7 s; set a longer --timeout"),
         Finding("measuring stage b", f"the check's process ended: {killed}"),
         Finding("measuring stage c", "Traceback ..."),
         Finding("measuring stage e: the end of the process", "the check's process ended: exit status 5"),
@@ -86,7 +86,7 @@ def test_stages_that_hang_end_or_cannot_be_imported_are_wrong_and_the_others_are
         ("d", [RAN], True),
         ("e", [], False),
     ]
-    assert shown == ["measuring stage a: 1 at once", "measuring stage d: 1 at once"]
+    assert shown == ["measuring stage a: batch of 1", "measuring stage d: batch of 1"]
 
 
 def test_a_stage_gets_what_the_one_before_has_written_down_before_its_end(measure):
@@ -114,9 +114,9 @@ def test_a_stage_is_measured_where_there_is_no_folder_for_its_results(measure, m
 
     monkeypatch.setattr(check.tempfile, "TemporaryFile", refuse)
     findings, figures, _ = measure(StageToMeasure("a", feeds=True), StageToMeasure("b", fed=True), a=[RAN, Done()])
-    words = "its results cannot be kept for the next stage: [Errno 2] No usable temporary directory found; "
+    words = "cannot store its results for the next stage: [Errno 2] No usable temporary directory found; "
     assert findings == [
-        Finding("measuring stage a", note=f"{words}the variable TMPDIR names a folder for them", warning=True),
+        Finding("measuring stage a", note=f"{words}set TMPDIR to a directory with free space", warning=True),
         Finding("measuring stage b", note=GAVE_NONE, skipped=True),
     ]
     assert [each.ran for each in figures] == [[RAN]]
@@ -136,14 +136,14 @@ def test_a_terminal_shows_what_is_measured_once_and_has_nothing_in_the_end(monke
     monkeypatch.setenv("COLUMNS", "20")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     with check._progress_shown() as show:
-        for words in ("stage a: 1 at once", "stage a: 1 at once", "stage a: 2 at once, and more"):
+        for words in ("stage a: batch of 1", "stage a: batch of 1", "stage a: batch of 2, and more"):
             show(words)
     line = "\r\x1b[2K"
-    assert terminal.getvalue() == f"{line}stage a: 1 at once{line}stage a: 2 at on...{line}"
+    assert terminal.getvalue() == f"{line}stage a: batch of 1{line}stage a: batch o...{line}"
 
 
 def test_what_is_no_terminal_shows_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", file := io.StringIO())
     with check._progress_shown() as show:
-        show("stage a: 1 at once")
+        show("stage a: batch of 1")
     assert file.getvalue() == ""

@@ -42,7 +42,7 @@ def rehearsed(patience):
 
 def test_a_process_that_says_nothing_in_time_is_a_finding(process):
     process("sleep 1000")
-    assert rehearsed(0.3) == [Finding("import", "it did not finish within 0.3 s; --timeout gives it longer")]
+    assert rehearsed(0.3) == [Finding("import", "not finished within 0.3 s; set a longer --timeout")]
 
 
 def test_a_step_that_takes_too_long_is_the_one_that_was_told_last_and_its_processes_are_ended(process, monkeypatch):
@@ -62,7 +62,7 @@ def test_a_step_that_takes_too_long_is_the_one_that_was_told_last_and_its_proces
     monkeypatch.setattr(check_process, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
     reports = told_at_once(Step("import"), Finding("a", note="b"), Step("setup and warm-up"))
     process(f"sleep 1000 &\n{reports}\nwait")
-    problem = "it did not finish within 7 s; --timeout gives it longer"
+    problem = "not finished within 7 s; set a longer --timeout"
     assert rehearsed(7.0) == [Finding("a", note="b"), Finding("setup and warm-up", problem)]
 
 
@@ -102,15 +102,15 @@ def test_what_a_measured_stage_prints_is_shown_where_its_process_ends_and_only_t
     process(f"echo out; {many}\n{told(Step('setup'))}\nexit 3")
     (finding,) = measured(StageToMeasure("a"), patience=20.0)
     lines = "\n".join(f"line {number}" for number in range(19991, 20001))
-    assert finding == Finding("setup", f"the check's process ended: exit status 3\n\nIt wrote last:\n{lines}")
+    assert finding == Finding("setup", f"the check's process ended: exit status 3\n\nIts last output:\n{lines}")
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_measured_stage_that_prints_without_end_does_not_get_more_time_by_it(process):
     process("while :; do echo y >&2; done")
     (finding,) = measured(StageToMeasure("a"), patience=0.3)
-    slow = "it did not finish within 0.3 s; --timeout gives it longer"
-    assert finding.problem.startswith(f"{slow}\n\nIt wrote last:\ny\n")
+    slow = "not finished within 0.3 s; set a longer --timeout"
+    assert finding.problem.startswith(f"{slow}\n\nIts last output:\ny\n")
 
 
 def test_an_end_after_everything_was_looked_at_is_that_of_the_process(process):

@@ -84,7 +84,7 @@ def test_what_is_no_file_is_never_replaced_and_no_link_to_it_is(tmp_path, replac
     # A pipe stands for a device: where this fails as root, /dev/null would be gone.
     for path in (str(tmp_path / "pipe"), str(tmp_path / "made"), str(tmp_path)):
         before = os.lstat(path)
-        with pytest.raises(PenstockError, match="what is there is no file, and cannot be replaced"):
+        with pytest.raises(PenstockError, match="the path exists and is not a file, so it cannot be replaced"):
             write_file(path, "ours", replace=replace)
         assert (os.lstat(path).st_ino, os.lstat(path).st_mode) == (before.st_ino, before.st_mode)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["made", "pipe"]
@@ -108,7 +108,7 @@ def test_what_cannot_be_written_is_a_failure_that_leaves_nothing(config, path, t
         (("haproxy", *PROXY, "--server", "b"), "--server must be"),
         (("haproxy", *PROXY, "--max-body", "x"), "--max-body (or PENSTOCK_MAX_BODY): expected an integer, got 'x'"),
         (("haproxy", *PROXY, "--port", "1"), "--port"),
-        (("systemd", "prices:service", "--socket", "--by-socket"), "call it twice"),
+        (("systemd", "prices:service", "--socket", "--by-socket"), "run the command once for each"),
         (("systemd", "prices:service", "--workers", "0"), "workers"),
         (("systemd", "prices:service", "--reload"), "--reload"),
         (("k8s", "prices:service"), "--image"),

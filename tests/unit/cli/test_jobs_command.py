@@ -103,18 +103,18 @@ def test_an_input_may_lie_elsewhere(jobs, store):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "write one input: JSON, --file PATH, --jsonl PATH, or --input-url URL"),
-        (("1", "--input-url", "s3://in/a"), "write one input"),
-        (("hello",), "a text is written with its quotes: '\"hello\"'"),
+        ((), "no input; write one: JSON, --file PATH, --jsonl PATH, or --input-url URL"),
+        (("1", "--input-url", "s3://in/a"), "no input; write one"),
+        (("hello",), "a string needs quotes: '\"hello\"'"),
         (("1", "--priority", "high"), "--priority: expected an integer, got 'high'"),
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
         (("1", "--deadline", "1e15"), "more than ten years ahead: is it in milliseconds?"),
         (("1", "--max-inline", "0"), "the input has 1 bytes, and a store takes at most 0"),
-        (("1", "--max-inline", "x"), "--max-inline: cannot read 'x' as a number"),
+        (("1", "--max-inline", "x"), "--max-inline: expected a number, got 'x'"),
         (("1", "--prioritty", "3"), "did you mean --priority?"),
         (("1", "--queue", "sqlite://q.db"), "two slashes"),
         (("1", "--queue", "amqp://me:geheim@host"), "amqp://me:***@host: there is no store for amqp://"),
-        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for one job, and --jsonl submits many"),
+        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for a single job, but --jsonl submits several"),
     ],
 )
 def test_a_wrong_call_ends_with_2_and_says_why(jobs, store, words, told):
@@ -129,7 +129,7 @@ def test_without_a_queue_it_says_how_to_name_one(jobs, monkeypatch):
     monkeypatch.delenv("PENSTOCK_QUEUE")
     status, _, err = jobs("stats")
     assert status == 2
-    assert "which queue? write --queue URL" in err
+    assert "no queue is set: write --queue URL" in err
 
 
 def test_another_input_under_the_same_key_is_a_failure(jobs):
@@ -165,7 +165,7 @@ def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, stor
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [("{x}", "the input is not application/json"), ("1" * 300_000, "more than the 262144 bytes that a store takes")],
+    [("{x}", "the input is not application/json"), ("1" * 300_000, "larger than 262144 bytes (--max-inline)")],
 )
 def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(jobs, store, monkeypatch, wrong, words):
     lines = [*map(str, range(LINES_IN_BATCH + 7)), wrong, "1"]
@@ -174,7 +174,7 @@ def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(j
     assert status == 1
     assert f"standard input, line {LINES_IN_BATCH + 8}: the input" in err
     assert words in err
-    assert f"; {LINES_IN_BATCH} jobs were submitted before, and nothing after them" in err
+    assert f"; {LINES_IN_BATCH} jobs were submitted before this line, and none after it" in err
     assert store.stats().waiting == LINES_IN_BATCH
 
 
@@ -250,7 +250,7 @@ def test_a_terminal_is_not_shown_bytes(jobs, store, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     status, out, err = jobs("result", "a")
     assert (status, out) == (1, "")
-    assert "write it with --file PATH" in err
+    assert "use --file PATH" in err
 
 
 def test_a_result_that_lies_elsewhere_is_its_url(jobs, store):
@@ -278,7 +278,7 @@ def test_an_interrupted_wait_says_that_the_jobs_go_on(jobs, store, monkeypatch, 
 
     jobs("submit", "1", "--id", "a")
     monkeypatch.setattr(store, "get", interrupt)
-    assert jobs(*command) == (130, "", "penstock: interrupted; the jobs go on\n")
+    assert jobs(*command) == (130, "", "penstock: interrupted; the jobs continue\n")
 
 
 # -- change -----------------------------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ def test_the_rows_tell_the_memory_each_size_and_the_largest_that_ran():
     assert found.rows() == [
         ("memory of setup", "200.0 MiB, resident"),
         ("memory of one more item", "1.0 GiB, resident"),
-        ("1 at once", "500.000 ms, 2.0 items/s"),
-        ("8 at once", "1000.000 ms, 8.0 items/s"),
+        ("batch of 1", "500.000 ms, 2.0 items/s"),
+        ("batch of 8", "1000.000 ms, 8.0 items/s"),
         ("largest batch", "8 ran, which is max_size"),
     ]
     assert found.line() == "stage a: batch=ps.Batch(max_size=8)"
@@ -113,25 +113,25 @@ def test_the_rows_tell_the_memory_each_size_and_the_largest_that_ran():
 def test_a_waiting_stage_has_the_times_of_batches_alone_and_no_rate_and_no_line():
     found = figures(ran(1, 20 * MIB, seconds=0.5), ran(8, 20 * MIB, seconds=1.0), concurrency=64)
     assert found.rows()[1:3] == [
-        ("1 at once", "500.000 ms, alone; a worker has 64 in progress"),
-        ("8 at once", "1000.000 ms, alone; a worker has 64 in progress"),
+        ("batch of 1", "500.000 ms, alone; a worker has 64 in progress"),
+        ("batch of 8", "1000.000 ms, alone; a worker has 64 in progress"),
     ]
     assert found.line() == ""
 
 
 def test_a_stage_of_single_items_has_one_size_and_no_line():
     found = figures(ran(1, 20 * MIB), max_size=1, batched=False)
-    assert [what for what, _ in found.rows()] == ["memory of one item", "1 at once"]
+    assert [what for what, _ in found.rows()] == ["memory of one item", "batch of 1"]
     assert found.line() == ""
 
 
 @pytest.mark.parametrize(
     ("reports", "finished", "words"),
     [
-        ([MemoryShort(1)], True, "0 ran, and there was no memory for 1 at once (max_size is 8)"),
-        ([ran(2, 1), MemoryShort(4)], True, "2 ran, and there was no memory for 4 at once (max_size is 8)"),
+        ([MemoryShort(1)], True, "0 ran, but 1 ran out of memory (max_size is 8)"),
+        ([ran(2, 1), MemoryShort(4)], True, "2 ran, but 4 ran out of memory (max_size is 8)"),
         ([ran(2, 1)], True, "2 ran before the 10 s of the stage were over (max_size is 8)"),
-        ([ran(2, 1)], False, "2 ran before it went wrong (max_size is 8)"),
+        ([ran(2, 1)], False, "2 ran before it failed (max_size is 8)"),
     ],
 )
 def test_the_largest_batch_is_told_with_why_there_was_no_larger_one(reports, finished, words):
@@ -140,9 +140,9 @@ def test_the_largest_batch_is_told_with_why_there_was_no_larger_one(reports, fin
 
 def test_few_runs_and_none_are_said_to_be_so():
     found = figures(ran(1, 1, runs=1), ran(2, 1, runs=2), ran(4, 1, seconds=None, runs=0))
-    assert dict(found.rows())["1 at once"].endswith("items/s, by 1 run")
-    assert dict(found.rows())["2 at once"].endswith("items/s, by 2 runs")
-    assert dict(found.rows())["4 at once"] == "it ran, and the 10 s of the stage were over"
+    assert dict(found.rows())["batch of 1"].endswith("items/s, by 1 run")
+    assert dict(found.rows())["batch of 2"].endswith("items/s, by 2 runs")
+    assert dict(found.rows())["batch of 4"] == "it ran, but the 10 s of the stage were over"
     assert found.line() == "stage a: batch=ps.Batch(max_size=2)"
 
 

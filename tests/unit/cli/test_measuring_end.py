@@ -25,7 +25,7 @@ def test_what_cannot_be_told_ends_the_measuring(target):
 
     def tell(report):
         told.append(type(report))
-        if report == Step("it: 1 at once"):
+        if report == Step("it: batch of 1"):
             raise OSError("nobody reads")
 
     service = ps.Service(target)

@@ -73,9 +73,9 @@ def test_no_text_reaches_the_terminal_with_escape_sequences(on_a_terminal, tmp_p
 
 
 DONE = {
-    "publish": r"published .*c as version 3 of .*models; only standard output cannot be written: ",
-    "rollback": r"rolled back .*models from version 2 to version 1; only standard output cannot be written: ",
-    "prune": r"nothing was removed from .*models: .*; only standard output cannot be written: ",
+    "publish": r"published .*c as version 3 of .*models; cannot write to standard output: ",
+    "rollback": r"rolled back .*models from version 2 to version 1; cannot write to standard output: ",
+    "prune": r"nothing was removed from .*models: .*; cannot write to standard output: ",
 }
 
 
@@ -162,4 +162,4 @@ def test_a_stdout_that_is_closed_is_a_sentence(tmp_path, monkeypatch, capsys, fl
     publish_artifact(tmp_path / "affairs", tmp_path / "models")
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["artifact", "list", str(tmp_path / "models"), *flags]) == 1
-    assert "what was found cannot be written: stdout is closed" in capsys.readouterr().err
+    assert "cannot write to standard output: stdout is closed" in capsys.readouterr().err

@@ -37,7 +37,7 @@ def test_workers_are_one_number_or_a_number_for_each_stage_named(text, pools):
 
 @pytest.mark.parametrize("text", ["two", "", "1.5", "embed=", "embed=x", "=2", "embed=1,", "1,embed=2", "a=b=1"])
 def test_what_is_no_number_of_workers_is_shown_how_it_is_written(text):
-    with pytest.raises(ConfigError, match="workers takes a number, as in 2, or numbers by stage"):
+    with pytest.raises(ConfigError, match="workers must be a number, as in 2, or numbers by stage"):
         parse_pools(text)
 
 
@@ -64,7 +64,7 @@ def test_a_service_that_is_not_resized_stays_the_same_object():
 
 
 def test_a_stage_that_is_not_there_is_told_those_that_are():
-    with pytest.raises(ConfigError, match="workers: there is no stage 'embd'; there are embed, rank, other"):
+    with pytest.raises(ConfigError, match="workers: unknown stage 'embd'; the stages are embed, rank, other"):
         numbers("embd=2")
 
 
@@ -76,6 +76,6 @@ def test_workers_that_attach_from_outside_are_not_counted_here():
         resized([mixed], parse_pools("square=2"), by_flag=False)
     alone = ps.Service(ps.external("cube"), name="alone")
     assert resized([mixed, alone], parse_pools("3"), by_flag=True)[1] is alone
-    with pytest.raises(ConfigError, match=r"^workers: 3 is for no stage: those of cube attach from outside$"):
+    with pytest.raises(ConfigError, match=r"^workers: 3 applies to no stage: cube have external workers$"):
         resized([alone], parse_pools("3"), by_flag=True)
     assert resized([alone], parse_pools("3"), by_flag=False) == [alone], "a variable is for others"

@@ -27,12 +27,12 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_any_line_end(file):
 @pytest.mark.parametrize("environ", [{}, {"PENSTOCK_QUEUE": ""}])
 def test_no_queue_is_none_where_none_is_needed_and_else_an_error(environ):
     assert read_queue_url(None, None, environ) is None
-    with pytest.raises(WronglyCalled, match="which queue"):
+    with pytest.raises(WronglyCalled, match="no queue is set"):
         needed_queue_url(None, None, environ)
 
 
 def test_both_flags_are_an_error(file):
-    with pytest.raises(WronglyCalled, match="both given"):
+    with pytest.raises(WronglyCalled, match="cannot be used together"):
         read_queue_url("sqlite:///q.db", str(file), {})
 
 

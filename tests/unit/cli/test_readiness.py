@@ -76,7 +76,7 @@ def without(name):
     ],
 )
 def test_what_is_no_answer_of_ours_is_told_from_one(status, found):
-    with pytest.raises(NotPenstock, match=f"not Penstock: it gives status {status}"):
+    with pytest.raises(NotPenstock, match=f"not Penstock: unexpected status {status}"):
         answer(status, found)
 
 

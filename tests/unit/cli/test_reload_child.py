@@ -45,7 +45,7 @@ def test_what_can_be_served_is_tried_well_and_nothing_of_it_is_set_up(tmp_path):
     [
         ("x +* 1", "SyntaxError: invalid syntax"),
         ("import nothing_there", "No module named 'nothing_there'"),
-        ("raise SystemExit(0)", "ends the program with 0 while it is imported"),
+        ("raise SystemExit(0)", "exits the program with 0 while it is imported"),
         ("service = ps.Service(ps.stage(lambda x: x, name='f'))", "a worker process cannot import it"),
         ("del service", "has no service"),
     ],
@@ -161,7 +161,7 @@ async def test_a_child_that_ends_gives_its_status_and_output_and_its_group_ends_
     started = child("echo penstock: $3 $4 in $(pwd) $PYTHONDONTWRITEBYTECODE; sleep 1000 & exit 3", ended.set_result)
     assert await asyncio.wait_for(ended, 20) == 3
     started.show(lambda words, _level: said.append(words))
-    assert said == [f"the change cannot be served:\npenstock.cli.reload_child try in {tmp_path} 1"]
+    assert said == [f"cannot load the change:\npenstock.cli.reload_child try in {tmp_path} 1"]
 
 
 async def test_a_child_that_is_killed_ends_with_its_group(child):

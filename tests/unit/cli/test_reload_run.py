@@ -14,8 +14,8 @@ from penstock.cli.reloading import AT_ONCE_SECONDS, QUIET_SECONDS
 from penstock.cli.watched import GATHER_MILLISECONDS
 from penstock.hosting.notifying import NoObserver
 
-SERVES_ON = "the service as it was before the change serves on"
-WAITS = "waiting for a change, and requests wait until then"
+SERVES_ON = "keeping the previous version"
+WAITS = "waiting for a change; requests are queued until then"
 
 
 class Child:
@@ -97,8 +97,8 @@ async def test_a_change_is_imported_beside_the_service_and_served_once_that_has_
     ("status", "more"),
     [
         (1, []),
-        (0, ["the import ended its process: exit status 0"]),
-        (-signal.SIGABRT, ["the import ended its process: signal SIGABRT"]),
+        (0, ["the process exited during import: exit status 0"]),
+        (-signal.SIGABRT, ["the process exited during import: signal SIGABRT"]),
     ],
 )
 async def test_what_is_wrong_with_a_change_is_a_warning_and_the_old_service_serves_on(driven, status, more):
@@ -122,12 +122,12 @@ async def test_an_import_that_hangs_is_given_up_and_told(driven):
     driven.edit()
     driven.later(1000.0)
     assert driven.children[1].told == ["give up"]
-    assert driven.lines(logging.WARNING) == ["the import did not end within 60 s; the service as it was serves on"]
+    assert driven.lines(logging.WARNING) == ["the import did not finish within 60 s; keeping the previous version"]
 
 
 async def test_a_service_that_ends_by_itself_is_an_error_and_started_anew_by_a_change(driven):
     driven.children[0].ends(1)
-    assert driven.lines(logging.ERROR) == [f"the service has ended: exit status 1; {WAITS}"]
+    assert driven.lines(logging.ERROR) == [f"the service exited: exit status 1; {WAITS}"]
     driven.edit()
     assert [child.what for child in driven.children] == [SERVE, SERVE]
 
@@ -135,7 +135,7 @@ async def test_a_service_that_ends_by_itself_is_an_error_and_started_anew_by_a_c
 async def test_a_service_that_ends_beside_a_trial_is_started_as_it_is_now(driven):
     driven.edit()
     driven.children[0].ends(-signal.SIGKILL)
-    words = "the service has ended: signal SIGKILL; it is started as it is now"
+    words = "the service exited: signal SIGKILL; restarting it"
     assert driven.lines(logging.ERROR) == [words]
     assert [child.what for child in driven.children] == [SERVE, TRY, SERVE]
     assert driven.children[1].told == ["give up"]
@@ -166,10 +166,10 @@ async def test_a_child_that_cannot_be_started_is_told_and_waits_for_the_next_cha
     make = reload._Child
     monkeypatch.setattr(reload, "_Child", fail)
     driven.edit()
-    assert driven.lines(logging.WARNING) == ["the change cannot be tried: Resource temporarily unavailable"]
+    assert driven.lines(logging.WARNING) == ["cannot load the change: Resource temporarily unavailable"]
     driven.children[0].ends(1)
     driven.edit()
-    words = f"the service cannot be started: Resource temporarily unavailable; {WAITS}"
+    words = f"cannot start the service: Resource temporarily unavailable; {WAITS}"
     assert driven.lines(logging.ERROR)[1:] == [words]
     monkeypatch.setattr(reload, "_Child", make)
     driven.edit()
@@ -192,7 +192,7 @@ async def test_a_second_signal_is_passed_on_too_and_what_stands_still_is_killed(
     assert driven.children[0].told == [signal.SIGINT, signal.SIGINT]
     driven.later(AT_ONCE_SECONDS)
     assert driven.children[0].told[2:] == ["kill"]
-    assert driven.lines(logging.WARNING) == ["the service does not end: it is killed"]
+    assert driven.lines(logging.WARNING) == ["the service did not exit in time: killing it"]
     driven.children[0].ends(-signal.SIGKILL)
     assert driven.run._status == 128 + signal.SIGKILL
 

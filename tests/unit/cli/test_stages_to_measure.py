@@ -41,8 +41,8 @@ def test_a_stage_without_examples_is_fed_by_those_before_it():
 def test_a_stage_that_gets_items_from_nobody_is_skipped_and_so_are_those_behind_it():
     square = ps.external("square", item=int, result=int, examples=[3])
     found = stages(ps.stage(Taken, name="a"), square, ps.stage(Taken, name="b"), ps.stage(Taken, name="c"), Given)
-    nobody = "it has no examples, and no stage before it gives it items"
-    assert [each.skipped for each in found] == [nobody, "its workers attach from outside", nobody, nobody, ""]
+    nobody = "it has no examples, and the stage before it gives it no items"
+    assert [each.skipped for each in found] == [nobody, "its workers are external", nobody, nobody, ""]
     assert stages(Given, square)[0].feeds is False
 
 

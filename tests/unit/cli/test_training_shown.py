@@ -45,7 +45,7 @@ def on_a_terminal(monkeypatch, width, *words):
 def test_a_stdout_that_is_closed_is_a_sentence(failed, monkeypatch, capsys, flags):
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["training", "status", str(failed), *flags]) == 1
-    assert capsys.readouterr().err == "penstock: what was found cannot be written: stdout is closed\n"
+    assert capsys.readouterr().err == "penstock: cannot write to standard output: stdout is closed\n"
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -55,8 +55,8 @@ def test_a_retry_says_that_it_was_done_where_stdout_takes_nothing(failed, monkey
         assert main(["training", "retry", str(failed)]) == 1
     reason = "stdout is closed" if closed else "No space left on device"
     assert capsys.readouterr().err == (
-        f"penstock: the run in {failed} goes on where it was: start its workers again; "
-        f"only standard output cannot be written: {reason}\n"
+        f"penstock: the run in {failed} continues where it stopped: start its workers again; "
+        f"cannot write to standard output: {reason}\n"
     )
     monkeypatch.undo()
     assert main(["training", "status", str(failed)]) == 0
@@ -70,7 +70,7 @@ def test_a_run_that_was_moved_to_a_name_that_is_no_unicode_is_shown_as_any_other
     assert main(["training", "status", odd]) == 1
     assert r"/odd\xff: failed" in capsys.readouterr().out
     assert main(["training", "retry", odd]) == 0
-    assert r"/odd\xff goes on" in capsys.readouterr().out
+    assert r"/odd\xff continues" in capsys.readouterr().out
     assert main(["training", "retry", odd]) == 1
     assert "has not failed" in capsys.readouterr().err
 
@@ -97,7 +97,7 @@ def test_a_task_that_was_done_after_all_is_no_failure(tmp_path, capsys):
     run = ps.training.Run(tmp_path / "run", attempts=2)
     run.plan(train=[1])
     assert main(["training", "status", str(run.folder)]) == 0
-    assert "nobody has a task now\n" in capsys.readouterr().out
+    assert "no worker has a task now\n" in capsys.readouterr().out
     with closing(SqliteTasks.existing(run.folder / "run.db")) as store:
         store.fail(store.claim([TaskKind.TRAIN], lease=30.0, attempts=2).hold, "ValueError: bad", attempts=2)
     run.work(train=lambda payload: payload)

@@ -25,7 +25,7 @@ LINK = {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"}
     ],
 )
 def test_a_variable_near_to_that_of_an_option_is_told(name, meant):
-    assert unused_variables({name: "x"}) == [f"the variable {name} sets nothing: did you mean {meant}?"]
+    assert unused_variables({name: "x"}) == [f"unknown variable {name}: did you mean {meant}?"]
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_jobs_come_in_from_a_network_where_a_key_is_asked_for(tmp_path):
     keyed, plain = (ps.Service(math.sqrt, tenants=path) for path in (str(tmp_path / "t.toml"), None))
     beyond = read("--http", "0.0.0.0:0")
     beyond._check_closed([keyed], [])
-    with pytest.raises(WronglyCalled, match="would be open to everybody"):
+    with pytest.raises(WronglyCalled, match="would be open to every client"):
         beyond._check_closed([plain], [])
     for work in (read("--http", "127.0.0.1:0"), read("--health", "0.0.0.0:0")):
         work._check_closed([plain], [])

@@ -239,7 +239,7 @@ def test_a_key_that_no_header_carries_stands_in_the_query():
 
 
 def test_a_key_that_is_no_text_is_told():
-    with pytest.raises(ConfigError, match="key must be a text, got 7"):
+    with pytest.raises(ConfigError, match="key must be a str, got 7"):
         job_calls().submit(1, {}, 7)
 
 
@@ -262,7 +262,7 @@ def test_a_job_is_named_by_itself_or_by_its_id():
     found = msgspec.convert(job(), Job)
     assert [id_of(found), id_of("j1")] == ["j1", "j1"]
     for nothing in ("", None, 5):
-        with pytest.raises(ConfigError, match="by its id"):
+        with pytest.raises(ConfigError, match="a Job or its id"):
             id_of(nothing)
     for none in ("a/b", "..", ".", "a?b", "a" * 129):
         with pytest.raises(JobNotFound):
