@@ -228,8 +228,8 @@ def test_what_is_no_address_is_refused(text):
 def test_a_description_is_whole():
     for wrong, words in (
         (lambda: described(replicas=[]), "needs a replica"),
-        (lambda: described(replicas=[PAIR[0], PAIR[1], PAIR[0]]), "twice"),
-        (lambda: described("127.0.0.1:8001"), "itself listens"),
+        (lambda: described(replicas=[PAIR[0], PAIR[1], PAIR[0]]), "is repeated"),
+        (lambda: described("127.0.0.1:8001"), "address of the proxy itself"),
         (lambda: described(tls_cert="c", tls_key="k"), "--server-ca"),
         (
             lambda: ProxyDescription(PAIR[0], PAIR[1:], ServerOptions(), ServiceOptions(), replica_ca="/ca"),

@@ -99,7 +99,7 @@ def test_a_name_is_one_that_kubernetes_takes(name):
 
 @pytest.mark.parametrize("service", ["", "-x", "--reload"])
 def test_a_service_is_no_flag(service):
-    with pytest.raises(ConfigError, match="a service is named"):
+    with pytest.raises(ConfigError, match="a service must be"):
         started(services=(service,))
 
 
@@ -144,10 +144,10 @@ def test_a_low_port_and_the_folder_of_a_socket_need_leave():
     ("server", "more", "words"),
     [
         ({"uds": "/run/a/b.sock", "uds_mode": 0o666}, {}, []),
-        ({"uds": "/run/b.sock", "uds_mode": 0o666}, {}, ["a folder of its own"]),
-        ({"uds": "b.sock", "uds_mode": 0o666}, {}, ["a folder of its own"]),
+        ({"uds": "/run/b.sock", "uds_mode": 0o666}, {}, ["only to its own directory"]),
+        ({"uds": "b.sock", "uds_mode": 0o666}, {}, ["only to its own directory"]),
         ({"uds": "/run/a/b.sock"}, {}, ["uds_mode is 0600"]),
-        ({"uds": "/run/b.sock", "uds_mode": 0o660}, {}, ["a folder of its own", "uds_mode is 0660"]),
+        ({"uds": "/run/b.sock", "uds_mode": 0o660}, {}, ["only to its own directory", "uds_mode is 0660"]),
         ({"uds": "/run/b.sock"}, {"user": "prices"}, []),
         ({"uds": "/run/b.sock"}, {"by_socket": True}, []),
         ({}, {}, []),
@@ -175,10 +175,10 @@ def test_a_socket_unit_listens_in_place_of_the_server():
     ("server", "words"),
     [
         ({"port": 0}, "port is 0"),
-        ({"host": "localhost"}, "addresses and not"),
+        ({"host": "localhost"}, "addresses, not"),
         ({"uds": "a.sock"}, "absolute"),
-        ({"uds": "/run/a\\"}, "ends with no backslash"),  # the mode on the next line would be a part of the path
-        ({"uds": "/run/a "}, "no blanks around it"),
+        ({"uds": "/run/a\\"}, "must not end with a backslash"),  # the mode on the next line would be a part of the path
+        ({"uds": "/run/a "}, "spaces around it"),
     ],
 )
 def test_where_systemd_cannot_listen_no_socket_unit_is_made(server, words):
@@ -195,7 +195,7 @@ def test_paths_in_a_unit_are_absolute_and_one_line(path):
 
 
 def test_a_service_that_would_join_two_lines_of_a_unit_is_refused():
-    with pytest.raises(ConfigError, match="ends with no backslash"):
+    with pytest.raises(ConfigError, match="must not end with a backslash"):
         service_unit(unit(StartDescription("a", ("a\\",), (), ServerOptions())))
 
 

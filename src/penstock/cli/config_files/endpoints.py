@@ -53,12 +53,14 @@ def read_endpoint(what: str, text: str) -> Endpoint:
         try:
             found = ipaddress.IPv6Address(host[1:-1])
         except ValueError as error:
-            raise ConfigError(f"{what}: {host!r} is no address of IPv6: {error}") from None
+            raise ConfigError(f"{what}: {host!r} is not an IPv6 address: {error}") from None
         if found.scope_id is not None:
-            raise ConfigError(f"{what}: {host!r} names an interface, which neither proxy can be told; leave it out")
+            raise ConfigError(
+                f"{what}: {host!r} names an interface (scope), which the proxies do not support; remove it"
+            )
         return Endpoint(host=str(found), port=port)
     if HOST_NAME.fullmatch(host) is None:
-        raise ConfigError(f"{what}: {host!r} is no host; write {_EXAMPLES}, got {text!r}")
+        raise ConfigError(f"{what}: invalid host {host!r}; write {_EXAMPLES}, got {text!r}")
     return Endpoint(host=host, port=port)
 
 
@@ -66,11 +68,10 @@ def _checked_path(what: str, path: str) -> str:
     if not path.startswith("/"):
         raise ConfigError(f"{what}: the path of a socket must be absolute, as in unix:/run/a.sock, got {path!r}")
     if not path.isprintable():
-        raise ConfigError(f"{what}: the path of a socket must have only printable characters, got {path!r}")
+        raise ConfigError(f"{what}: the path of a socket must have printable characters only, got {path!r}")
     nbytes = len(path.encode())
     if nbytes > LONGEST_SOCKET_PATH:
         raise ConfigError(
-            f"{what} is a path of {nbytes} bytes, and the kernel takes at most {LONGEST_SOCKET_PATH} for a Unix "
-            f"socket: {path!r}"
+            f"{what} is a path of {nbytes} bytes, but a Unix socket has at most {LONGEST_SOCKET_PATH}: {path!r}"
         )
     return path

@@ -74,8 +74,8 @@ def haproxy_file(description: ProxyDescription) -> str:
 
 
 _TOP: Final = (
-    "# HAProxy in front of Penstock, made by `penstock config haproxy`.  Make it again when an option changes: the",
-    "# numbers follow from the options that the replicas run with.",
+    "# HAProxy in front of Penstock, made by `penstock config haproxy`.  Run it again when an option changes: the",
+    "# numbers follow from the options of the replicas.",
     "#   check it:  haproxy -c -f FILE",
     "#   start it:  haproxy -f FILE     (needs no root, writes no file, logs to standard output)",
 )
@@ -88,26 +88,31 @@ def _global(description: ProxyDescription) -> list[str]:
     return [
         "log stdout format raw local0 info",
         *because(
-            f"Clients: max_connections ({server.max_connections}) for each of {replicas} replicas, with two files for "
-            "each client.  Where the system allows fewer files, HAProxy serves as many clients as these are for."
+            f"Connections of clients: max_connections ({server.max_connections}) for each of {replicas} "
+            "replicas, with two files for each client.  If the system allows fewer open files, HAProxy "
+            "accepts fewer clients."
         ),
         f"fd-hard-limit {2 * description.replica_connections * replicas + SPARE_FILES}",
         *because(
-            "A request can be sent again only if all of it, head and body, fits into one buffer.  This one has room "
-            f"for the largest head (max_header, {server.max_header} bytes), {ADDED_HEAD} bytes that HAProxy adds, "
-            f"and a body of {RESENT_BODY} bytes; with a usual head of 1 KiB for one of {buffer - 2 * ADDED_HEAD}.  A "
-            "larger request is passed on too, but sent once.  A request in hand takes two or three buffers."
+            "A request can be retried only if its head and body fit into one buffer.  This buffer has "
+            f"room for the largest head (max_header, {server.max_header} bytes), {ADDED_HEAD} bytes "
+            f"that HAProxy adds, and a body of {RESENT_BODY} bytes; with a head of 1 KiB, for a body of "
+            f"{buffer - 2 * ADDED_HEAD} bytes.  A larger request is forwarded, but not retried.  A "
+            "request in flight uses two or three buffers."
         ),
         f"tune.bufsize {buffer}",
         f"tune.maxrewrite {ADDED_HEAD}",
-        *because(f"max_header_fields ({server.max_header_fields}), and what HAProxy adds: more is for us to refuse."),
+        *because(
+            f"max_header_fields ({server.max_header_fields}), and the headers that HAProxy adds.  The "
+            "replica rejects requests with more."
+        ),
         f"tune.http.maxhdr {min(server.max_header_fields + ADDED_FIELDS, MOST_FIELDS)}",
         *because(
-            "A thread uses no idle connection of another one, which alone is told that a replica has closed it: a "
-            "request that meets such an end is lost."
+            "A thread must not use an idle connection of another thread, which alone is notified when "
+            "a replica closes it: a request on a closed connection fails."
         ),
         "tune.idle-pool.shared off",
-        *because("After a reload the old process ends when its last answer has come or never will."),
+        *because("After a reload the old process exits after its last response, or after this time."),
         f"hard-stop-after {proxy_time(description.answer_seconds)}",
     ]
 
@@ -115,50 +120,55 @@ def _global(description: ProxyDescription) -> list[str]:
 def _defaults(description: ProxyDescription) -> list[str]:
     server, timeout = description.server, description.service.timeout
     if description.answer_seconds > LONGEST_SECONDS:
-        answer = f"timeout is {timeout:g} s: this is the longest time that HAProxy takes."
+        answer = f"timeout is {timeout:g} s: this is the maximum of HAProxy."
     else:
         answer = (
-            f"timeout ({timeout:g} s) and {ANSWER_MARGIN_SECONDS:g} s: the answer to what takes too long is ours, and "
-            "says why."
+            f"timeout ({timeout:g} s) and {ANSWER_MARGIN_SECONDS:g} s: the response to a request that "
+            "times out is from Penstock, with the reason."
         )
     return [
         "mode http",
         "log global",
         *because(
-            "A client that has gone needs no answer, and the replica learns of it.  In a backend alone it does nothing."
+            "If a client disconnects, its request is cancelled at the replica.  In a backend alone "
+            "this option has no effect."
         ),
         "option abortonclose",
         *because(
-            "The client, the replica, the status, the times in ms (for a place, to connect, to the answer, in all), "
-            "how it ended, the retries (with a + to another replica), the request, and its id, which is in our log too."
+            "Client, replica, status, times in ms (queue, connect, response, total), state at the end, "
+            "retries (with a + for another replica), request, and request id, which is in the log of "
+            "Penstock too."
         ),
         'log-format "%ci:%cp [%tr] %s %ST %Tw/%Tc/%Tr/%Ta %tsc %rc %{+Q}r id=%[var(txn.id)]"',
         *because(
-            f"header_timeout ({server.header_timeout:g} s) and body_timeout ({server.body_timeout:g} s): by then the "
-            "head must be there, and as much of the body as fits into the buffer."
+            f"header_timeout ({server.header_timeout:g} s) and body_timeout ({server.body_timeout:g} "
+            "s): time to receive the head and as much of the body as fits into the buffer."
         ),
         f"timeout http-request {proxy_time(server.header_timeout + server.body_timeout)}",
         *because(
-            f"The longer of body_timeout ({server.body_timeout:g} s) and unread_timeout ({server.unread_timeout:g} s): "
-            "the longest that a client may send nothing of its body, or take nothing of its answer."
+            f"The longer of body_timeout ({server.body_timeout:g} s) and unread_timeout "
+            f"({server.unread_timeout:g} s): maximum time in which a client sends no body data, or "
+            "reads no response data."
         ),
         f"timeout client {proxy_time(max(server.body_timeout, server.unread_timeout))}",
         *because(
-            f"Idle connections of clients: keep_alive ({server.keep_alive:g} s), as without a proxy; 1 s at least."
+            f"Idle connections of clients: keep_alive ({server.keep_alive:g} s), as without a proxy; at least 1 s."
         ),
         f"timeout http-keep-alive {proxy_time(max(server.keep_alive, 1.0))}",
         *because(
-            "One lost packet is sent again after 1 s.  Nothing was sent yet of the request: another replica gets it."
+            "A lost packet is sent again after 1 s.  No request data was sent yet, so another replica gets the request."
         ),
         f"timeout connect {proxy_time(CONNECT_SECONDS)}",
         *because(
-            "How long a request waits for one of the maxconn places at a replica.  It has not begun: 503 is true."
+            "Maximum time that a request is queued for one of the maxconn connections of a replica.  "
+            "It was not started: 503 is correct."
         ),
         f"timeout queue {proxy_time(CONNECT_SECONDS)}",
         *because(answer),
         f"timeout server {proxy_time(description.answer_seconds)}",
         *because(
-            "What HAProxy says itself has the shape of our problems; but 400 and 408, which have words of its own."
+            "Errors of HAProxy itself have the problem format of Penstock, except 400 and 408, which "
+            "have their own texts."
         ),
         *(f"http-error status {own[0]} {_body(*own)}" for own in (BAD_GATEWAY, UNAVAILABLE, GATEWAY_TIMEOUT)),
     ]
@@ -170,15 +180,15 @@ def _clients(description: ProxyDescription) -> list[str]:
     kept = "{ req.fhdr(X-Request-ID,-1) -m reg ^[A-Za-z0-9._-]{1,128}$ }"
     return [
         _bind(description),
-        *because("The whole request first, as far as the buffer goes: only what is whole can be sent again."),
+        *because("Wait for the whole request, up to the size of the buffer: only a complete request can be retried."),
         "option http-buffer-request",
-        *because(f"max_body ({server.max_body} bytes).  A body of unknown length is measured by the replica."),
+        *because(f"max_body ({server.max_body} bytes).  The replica checks a body of unknown length."),
         f"http-request deny deny_status {TOO_LARGE[0]} {_body(*TOO_LARGE)} if {{ req.body_size gt {largest} }}",
         *because(
-            "The client's address, behind what the client itself has sent.  Replicas with --trusted-proxies log it."
+            "Address of the client, after the addresses that the client sent.  Replicas with --trusted-proxies log it."
         ),
         "option forwardfor",
-        *because("One id in both logs: the client's, if it is one that we keep, or else a new one."),
+        *because("One request id in both logs: the id of the client if it is valid, else a new one."),
         f"http-request set-header X-Request-ID %[uuid()] unless {kept}",
         "http-request set-var(txn.id) req.fhdr(X-Request-ID,-1)",
         "default_backend replicas",
@@ -200,7 +210,9 @@ def _bind(description: ProxyDescription) -> str:
 def _backend(description: ProxyDescription) -> list[str]:
     status, wait = description.server.overload_status, description.job_answer_seconds
     without_key = "{ method POST } { path,url_dec -m beg /jobs } !{ req.hdr(Idempotency-Key) -m found }"
-    full = [] if status == 503 else because(f"A full replica says {status} (overload_status), which is not sent again.")
+    full = (
+        [] if status == 503 else because(f"A full replica responds {status} (overload_status), which is not retried.")
+    )
     waits = []
     if wait is not None:
         waits = [
@@ -210,18 +222,23 @@ def _backend(description: ProxyDescription) -> list[str]:
             f"http-request set-timeout server {proxy_time(wait)} if {{ path_beg /jobs/ }}",
         ]
     return [
-        *because("Who has the least in hand is next: some requests of a model take much longer than others."),
+        *because(
+            "Use the replica with the fewest requests in flight: requests to a model may have very different run times."
+        ),
         "balance leastconn",
         *because(
-            "What is sent again: a request whose connection was refused or did not come about, and one that was "
-            "answered 503, which we say only of what never ran.  Once, and to another replica.  Add nothing here: "
-            "after any other failure the request may have run."
+            "Retries: a request whose connection was refused or failed, and a request that got 503, "
+            "which Penstock sends only if nothing has run.  Once, and to another replica.  Add no "
+            "condition: after any other failure the request may have run."
         ),
         "retry-on conn-failure 503",
         "retries 1",
         "option redispatch",
         *full,
-        *because("A job without a key is not: where the store does not answer, 503 does not say whether it was kept."),
+        *because(
+            "A job without a key is not retried: if the store of jobs does not respond, 503 does not "
+            "mean that the job was not stored."
+        ),
         f"http-request disable-l7-retry if {without_key}",
         *waits,
         *_checks(description),
@@ -230,15 +247,16 @@ def _backend(description: ProxyDescription) -> list[str]:
 
 
 def _checks(description: ProxyDescription) -> list[str]:
-    busy = " With busy_is_unready a full one says 503 too, and gets nothing until it has room."
+    busy = " With busy_is_unready a full replica also responds 503, and gets no requests until it has room."
     return [
         *because(
-            f"A replica that drains says 503 here at once.  {CHECK_FAILURES} checks at intervals of "
-            f"{CHECK_SECONDS * 1000:g} ms take it out within {CHECK_SECONDS * CHECK_FAILURES:g} s, and with a margin "
-            f"{NOTICED_SECONDS:g} s: its drain_delay ({description.server.drain_delay:g} s) must not be shorter, for "
-            f"so long it answers what still comes.  One that is frozen has {CHECK_ANSWER_SECONDS:g} s an answer.  "
-            "One good check brings a replica back.  What it has in hand is never cut off: one that drains still "
-            f"answers that.{busy if description.server.busy_is_unready else ''}"
+            f"A replica that drains responds 503 here.  {CHECK_FAILURES} checks at intervals of "
+            f"{CHECK_SECONDS * 1000:g} ms remove it within {CHECK_SECONDS * CHECK_FAILURES:g} s, and "
+            f"with a margin {NOTICED_SECONDS:g} s: its drain_delay ({description.server.drain_delay:g} "
+            "s) must not be shorter, because for this time it still accepts requests.  A replica that "
+            f"hangs has {CHECK_ANSWER_SECONDS:g} s for a response.  One successful check adds a replica "
+            "again.  Requests in flight are not aborted: a replica that drains completes "
+            f"them.{(busy if description.server.busy_is_unready else '')}"
         ),
         "option httpchk",
         "http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host penstock",
@@ -263,10 +281,10 @@ def _replicas(description: ProxyDescription) -> list[str]:
         ]
     return [
         *because(
-            f"maxconn: max_connections ({server.max_connections}) of a replica; what is beyond it waits here.  "
-            "pool-purge-delay: at each such interval half of the idle connections are closed, so that none gets near "
-            f"the age of keep_alive ({server.keep_alive:g} s).  Then the replica closes it, and a request that meets "
-            "that is lost."
+            f"maxconn: max_connections ({server.max_connections}) of a replica; requests above it are "
+            "queued here.  pool-purge-delay: half of the idle connections are closed at each interval, "
+            f"so that none reaches keep_alive ({server.keep_alive:g} s).  At that age the replica "
+            "closes it, and a request sent on it fails."
         ),
         " ".join(words),
         *(f"server replica{n} {_address('--server', each)}" for n, each in enumerate(description.replicas, 1)),
@@ -293,7 +311,7 @@ def _word(what: str, text: str) -> str:
     """`text` as one word: between single quotes HAProxy takes every character as it is, but for such a quote."""
     if not text or not text.isprintable() or "'" in text:
         raise ConfigError(
-            f"{what} cannot be written in a file of HAProxy, which has no way to write a single quote, nothing, or a "
-            f"character that cannot be printed: {text!r}"
+            f"{what} cannot be written in a file of HAProxy, which does not support a single quote, an "
+            f"empty value or a character that is not printable: {text!r}"
         )
     return text if _PLAIN.fullmatch(text) else f"'{text}'"

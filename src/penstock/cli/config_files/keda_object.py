@@ -56,11 +56,14 @@ class ScalingDescription:
             raise ConfigError(f"--prometheus must be a URL, http://… or https://…, got {self.prometheus!r}")
         if not 0 < self.target < self.timeout:
             raise ConfigError(
-                f"--target must be more than 0 s and less than timeout ({self.timeout:g} s), or requests would be late "
-                f"before there is another replica; got {self.target:g}"
+                f"--target must be more than 0 s and less than timeout ({self.timeout:g} s), or requests "
+                f"miss their deadline before a new replica is ready; got {self.target:g}"
             )
         if self.least < 1:
-            raise ConfigError(f"--min-replicas must be at least 1, because no replica has no backlog, got {self.least}")
+            raise ConfigError(
+                "--min-replicas must be at least 1, because without a replica there is no backlog "
+                f"to scale by, got {self.least}"
+            )
         if self.most < self.least:
             raise ConfigError(f"--max-replicas must be at least --min-replicas ({self.least}), got {self.most}")
         if not self.least <= self.fallback <= self.most:
@@ -76,7 +79,7 @@ def scaled_object(description: ScalingDescription) -> str:
     """The whole object."""
     query = f'sum({METRIC}{{service="{description.service}"}})'
     lines = [
-        "# Replicas of Penstock by KEDA, made by `penstock config keda`.  Make it again when an option changes.",
+        "# Replicas of Penstock by KEDA, made by `penstock config keda`.  Run it again when an option changes.",
         "apiVersion: keda.sh/v1alpha1",
         "kind: ScaledObject",
         "metadata:",
@@ -84,15 +87,14 @@ def scaled_object(description: ScalingDescription) -> str:
         "spec:",
         "  scaleTargetRef:",
         f"    name: {yaml_text(description.name)}",
-        *_comment(2, "As often as the autoscaler of Kubernetes decides."),
+        *_comment(2, "The interval of the Kubernetes autoscaler."),
         f"  pollingInterval: {ASKED_SECONDS}",
-        *_comment(2, "Not 0: without a replica there is no backlog, and nothing to start one by."),
+        *_comment(2, "Not 0: without a replica there is no backlog to scale by."),
         f"  minReplicaCount: {description.least}",
         f"  maxReplicaCount: {description.most}",
         *_comment(
             2,
-            f"When Prometheus has not answered {FAILURES} times, or knows no backlog, there are as many replicas as "
-            "usual.",
+            f"If Prometheus has failed {FAILURES} times or has no backlog, run the usual number of replicas.",
         ),
         "  fallback:",
         f"    failureThreshold: {FAILURES}",
@@ -101,23 +103,23 @@ def scaled_object(description: ScalingDescription) -> str:
         "    horizontalPodAutoscalerConfig:",
         "      behavior:",
         "        scaleDown:",
-        *_comment(10, "A replica ends when it was not needed for so long: to load a model again takes time."),
+        *_comment(10, "A replica is removed only after this time without need, because loading a model takes time."),
         f"          stabilizationWindowSeconds: {CALM_SECONDS}",
         "  triggers:",
         "    - type: prometheus",
-        *_comment(6, "The sum is shared by the replicas; a fallback is possible with this type alone."),
+        *_comment(6, "The replicas share the sum; a fallback is only possible with this type."),
         "      metricType: AverageValue",
         "      metadata:",
         f"        serverAddress: {yaml_text(description.prometheus)}",
-        *_comment(8, "How long what is in hand will take, over all replicas."),
+        *_comment(8, "Estimated time to complete all items in flight, over all replicas."),
         f"        query: {yaml_text(query)}",
         *_comment(
             8,
-            f"Seconds for each replica: well below timeout ({description.timeout:g} s), so that a new one is there "
-            "before requests are late.",
+            f"Seconds for each replica: well below timeout ({description.timeout:g} s), so that a new "
+            "replica is ready before requests miss their deadline.",
         ),
         f"        threshold: {yaml_text(f'{description.target:g}')}",
-        *_comment(8, "No value is a failure, and not 0: replicas that Prometheus has lost are not idle."),
+        *_comment(8, "A missing value is a failure, not 0: replicas that Prometheus cannot reach are not idle."),
         f"        ignoreNullValues: {yaml_text('false')}",
         "",
     ]

@@ -43,9 +43,9 @@ class ClusterDescription:
         if self.replicas < 1:
             raise ConfigError(f"--replicas must be at least 1, got {self.replicas}")
         if self.start.server.port == 0:
-            raise ConfigError("a pod needs a port that is known, and port is 0")
+            raise ConfigError("a pod needs a fixed port, but port is 0")
         if self.start.end_seconds > _LONGEST_GRACE:
-            raise ConfigError("Kubernetes ends a pod after a number of seconds: drain_delay and drain cannot be inf")
+            raise ConfigError("Kubernetes needs a finite time to terminate a pod: drain_delay and drain cannot be inf")
 
 
 def cluster_warnings(description: ClusterDescription) -> Iterator[str]:
@@ -53,14 +53,15 @@ def cluster_warnings(description: ClusterDescription) -> Iterator[str]:
     server = description.start.server
     if server.drain_delay < NOTICED_SECONDS:
         yield (
-            f"drain_delay is {server.drain_delay:g} s: a cluster sends requests to a pod for a moment after it was "
-            f"told to end, and these fail. Write --drain-delay {NOTICED_SECONDS:g}"
+            f"drain_delay is {server.drain_delay:g} s, but a cluster still sends requests to a pod for "
+            "a moment after its termination began, and these fail. Write --drain-delay "
+            f"{NOTICED_SECONDS:g}"
         )
     if description.replicas == 1:
-        yield "there is one replica: when its node is drained or fails, nobody is served"
+        yield "there is only one replica: if its node is drained or fails, the service is down"
     for name in _FILES:
         if (path := getattr(server, name)) is not None:
-            yield f"{name} is {path}: the image must have that file, or a volume that you add"
+            yield f"{name} is {path}: add that file to the image, or mount a volume with it"
 
 
 def cluster_objects(description: ClusterDescription) -> str:
@@ -69,7 +70,7 @@ def cluster_objects(description: ClusterDescription) -> str:
     Raises:
         ConfigError: a text cannot be written in YAML.
     """
-    top = "# Penstock in Kubernetes, made by `penstock config k8s`.  Make it again when an option changes."
+    top = "# Penstock in Kubernetes, made by `penstock config k8s`.  Run it again when an option changes."
     parts = (_deployment(description), _service(description), _budget(description))
     return "\n".join([top, *(line for part in parts for line in ("---", *part)), ""])
 
@@ -89,7 +90,7 @@ def _deployment(description: ClusterDescription) -> list[str]:
         "  strategy:",
         "    type: RollingUpdate",
         "    rollingUpdate:",
-        *_comment(6, "An old pod ends when a new one is ready: there are never fewer than there should be."),
+        *_comment(6, "An old pod is terminated when a new one is ready: there are never fewer than replicas."),
         "      maxUnavailable: 0",
         "      maxSurge: 1",
         "  template:",
@@ -99,13 +100,15 @@ def _deployment(description: ClusterDescription) -> list[str]:
         "    spec:",
         *_comment(
             6,
-            "No variables for each Service of the namespace: of one that is called penstock they would begin as ours.",
+            "Set no variables for each Service of the namespace: those of a Service named penstock "
+            "would begin with PENSTOCK_.",
         ),
         "      enableServiceLinks: false",
         *_comment(
             6,
-            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and {END_MARGIN_SECONDS:g} s for the "
-            "end of the processes.  No preStop sleep: drain_delay is for that, and answers meanwhile.",
+            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and "
+            f"{END_MARGIN_SECONDS:g} s for the processes to exit.  No preStop sleep: drain_delay "
+            "replaces it, and requests are served meanwhile.",
         ),
         f"      terminationGracePeriodSeconds: {math.ceil(start.end_seconds)}",
         "      securityContext:",
@@ -116,8 +119,8 @@ def _deployment(description: ClusterDescription) -> list[str]:
         f"          image: {yaml_text(description.image)}",
         *_comment(
             10,
-            "Give it whole CPUs, and the same number as limit: a container that is limited by a quota sees all cores "
-            "of the node, and starts a thread for each.",
+            "Set whole CPUs, and the same number as limit: a container that is limited by a quota sees "
+            "all cores of the node, and starts a thread for each.",
         ),
         "          command:",
         *(f"            - {yaml_text(_unexpanded(word))}" for word in ("penstock", *start.words)),
@@ -126,15 +129,15 @@ def _deployment(description: ClusterDescription) -> list[str]:
         f"              containerPort: {server.port}",
         "          securityContext:",
         "            allowPrivilegeEscalation: false",
-        *_comment(10, f"Until the models are loaded, {LOAD_SECONDS} s at most; the other probes wait for it."),
+        *_comment(10, f"Time to load the models, {LOAD_SECONDS} s at most; the other probes start after it."),
         *_probe("startupProbe", "/readyz", scheme, period=STARTUP_PERIOD, failures=LOAD_SECONDS // STARTUP_PERIOD),
         *_comment(
             10,
-            "A pod that is not ready gets nothing after 2 s.  One that is told to end is taken out by the cluster "
-            f"itself, in which time its drain_delay ({server.drain_delay:g} s) lets it answer.",
+            "A pod that is not ready gets no requests after 2 s.  A terminating pod is removed by the "
+            f"cluster itself; its drain_delay ({server.drain_delay:g} s) lets it respond until then.",
         ),
         *_probe("readinessProbe", "/readyz", scheme, period=1, failures=2),
-        *_comment(10, "A process that does not answer for 30 s is started again.  One that is only busy answers."),
+        *_comment(10, "A process that does not respond for 30 s is restarted.  A busy process responds."),
         *_probe("livenessProbe", "/livez", scheme, period=10, failures=3),
     ]
 
@@ -148,7 +151,7 @@ def _probe(kind: str, path: str, scheme: str, *, period: int, failures: int) -> 
         f"              scheme: {scheme}",
         f"            periodSeconds: {period}",
         f"            failureThreshold: {failures}",
-        *_comment(12, "A model that has all cores may let an answer wait for a moment."),
+        *_comment(12, "A model that uses all cores may delay a response for a moment."),
         "            timeoutSeconds: 5",
     ]
 

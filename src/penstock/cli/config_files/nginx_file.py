@@ -68,10 +68,10 @@ def nginx_file(description: ProxyDescription) -> str:
 
 
 _TOP: Final = (
-    "# nginx in front of Penstock, made by `penstock config nginx`.  Make it again when an option changes: the",
-    "# numbers follow from the options that the replicas run with.",
+    "# nginx in front of Penstock, made by `penstock config nginx`.  Run it again when an option changes: the",
+    "# numbers follow from the options of the replicas.",
     '#   check it:  nginx -t -e stderr -p "$PWD" -c "$PWD/FILE"',
-    '#   start it:  nginx -e stderr -p "$PWD" -c "$PWD/FILE"     (needs no root, writes only below that folder)',
+    '#   start it:  nginx -e stderr -p "$PWD" -c "$PWD/FILE"     (needs no root, writes only below that directory)',
 )
 
 
@@ -82,14 +82,14 @@ def _processes(description: ProxyDescription) -> list[str]:
         "pid nginx.pid;",
         "error_log stderr warn;",
         *because(
-            "One process passes on more than replicas compute, and takes turns exactly.  With N of them divide "
-            "worker_connections by N."
+            "One process forwards more than replicas compute, and its round robin is exact.  With N "
+            "processes divide worker_connections by N."
         ),
         "worker_processes 1;",
         *because(
-            f"Those of clients and to replicas together: no more than one replica alone takes, max_connections "
-            f"({description.server.max_connections}), and {LEAST_CONNECTIONS} at least.  Where the system allows fewer "
-            "files, nginx says so, and keeps to as many as it was started with."
+            "Connections of clients and to replicas together: no more than one replica accepts, "
+            f"max_connections ({description.server.max_connections}), and at least {LEAST_CONNECTIONS}. "
+            " If the system allows fewer open files, nginx logs that, and uses fewer."
         ),
         f"worker_rlimit_nofile {connections + SPARE_FILES};",
         "events {",
@@ -99,20 +99,20 @@ def _processes(description: ProxyDescription) -> list[str]:
 
 
 _HTTP: Final = (
-    *because("The client's id of a request, if it is one that we keep, or else a new one: it is in both logs."),
+    *because("The request id of the client if it is valid, else a new one: it is in both logs."),
     "map $http_x_request_id $penstock_request_id {",
     '    "~^[A-Za-z0-9._-]{1,128}$" $http_x_request_id;',
     "    default $request_id;",
     "}",
     *because(
-        "The client, the request, the status, the seconds in all; the replicas that were asked, what each said and "
-        "after how long; the id."
+        "Client, request, status, total seconds; the replicas that were tried, with status and "
+        "seconds of each; request id."
     ),
     "log_format penstock '$remote_addr [$time_iso8601] \"$request\" $status $request_time '",
     "    '$upstream_addr $upstream_status $upstream_response_time id=$penstock_request_id';",
     *because(
-        "A file, because standard output can often not be opened by name, as under systemd; /dev/stdout where it can.  "
-        "SIGUSR1 opens it again, after it was moved away."
+        "A file, because standard output often cannot be opened by name, as under systemd; use "
+        "/dev/stdout where it can.  After a rotation SIGUSR1 reopens the file."
     ),
     "access_log access.log penstock;",
     *(f"{name}_temp_path {name}_temp;" for name in _TEMPORARY),
@@ -122,16 +122,16 @@ _HTTP: Final = (
 
 def _clients(description: ProxyDescription) -> list[str]:
     server = description.server
-    none = ", of which nginx cannot be told: one byte is let pass, and refused by the replica"
+    none = "; nginx cannot limit that to 0: it accepts one byte, and the replica rejects it"
     return [
         *because(f"max_body ({server.max_body} bytes{'' if server.max_body else none})."),
         f"client_max_body_size {min(server.max_body, LARGEST_NUMBER) or 1};",  # 0 would be no limit
         *because(
-            f"A body of up to {BUFFERED_BODY} bytes stays in memory, a larger one is written to a file.  It is sent "
-            "when all of it is there, so a client that sends slowly takes no room of a replica."
+            f"A body of up to {BUFFERED_BODY} bytes stays in memory, a larger one is written to a file. "
+            " It is sent when it is complete, so a slow client does not occupy a replica."
         ),
         f"client_body_buffer_size {BUFFERED_BODY};",
-        *because(f"max_header ({server.max_header} bytes): a larger head is for us to refuse."),
+        *because(f"max_header ({server.max_header} bytes): the replica rejects a larger head."),
         f"large_client_header_buffers 2 {min(max(server.max_header, LEAST_HEAD), LARGEST_HEAD)};",
         *because(
             f"header_timeout ({server.header_timeout:g} s), body_timeout ({server.body_timeout:g} s), unread_timeout "
@@ -147,9 +147,10 @@ def _clients(description: ProxyDescription) -> list[str]:
 def _replicas(description: ProxyDescription) -> list[str]:
     inside = [
         *because(
-            "In turns, and not to the one with the least in hand: a replica that is not there has nothing in hand.  "
-            "max_fails=0: one that has refused a connection is asked again with its next turn, so that a replica "
-            "serves as soon as it is back, and no two failures leave nobody.  It costs a refused connection each turn."
+            "Round robin, not least connections: a replica that is down has no requests in flight.  "
+            "max_fails=0: a replica that has refused a connection is tried again at its next turn, so "
+            "it serves as soon as it is up, and two failures never remove all replicas.  The cost is "
+            "one refused connection at each turn."
         ),
         *(f"server {_address('--server', each)} max_fails=0;" for each in description.replicas),
         *_kept(description),
@@ -162,13 +163,13 @@ def _others(description: ProxyDescription) -> list[str]:
     replicas = description.replicas
     if len(replicas) == 1:
         return []
-    lines = ["", *because("Whom a refusal of each replica goes to: the others.")]
+    lines = ["", *because("For a request that one replica rejects: the other replicas.")]
     for number, refused in enumerate(replicas, 1):
         servers = [f"server {_address('--server', each)} max_fails=0;" for each in replicas if each != refused]
         lines += [f"upstream others{number} {{", *indented([*servers, *_kept(description)]), "}"]
     return [
         *lines,
-        *because("The last of those that were asked, by its address; for one that has only a name it may be itself."),
+        *because("The last replica that was tried, by its address; a replica given by name only may be tried again."),
         "map $upstream_addr $penstock_others {",
         *(f'    "~(^|[, ]){re.escape(str(each))}$" others{n};' for n, each in enumerate(replicas, 1)),
         "    default replicas;",
@@ -179,12 +180,13 @@ def _others(description: ProxyDescription) -> list[str]:
 def _kept(description: ProxyDescription) -> list[str]:
     server = description.server
     if description.idle_seconds == 0:
-        return because("keep_alive is 0: a replica closes each connection behind its answer.")
+        return because("keep_alive is 0: a replica closes each connection after its response.")
     return [
         *because(
-            "A request that meets the end of its connection is lost, so an idle one is closed here first: a replica "
-            f"closes it after keep_alive ({server.keep_alive:g} s), and at the end of drain_delay "
-            f"({server.drain_delay:g} s).  Half of the shorter; and 1 s where there is no delay."
+            "A request on a connection that is being closed fails, so an idle connection is closed "
+            f"here first: a replica closes it after keep_alive ({server.keep_alive:g} s), and at the "
+            f"end of drain_delay ({server.drain_delay:g} s).  Half of the shorter time; 1 s if there is "
+            "no delay."
         ),
         f"keepalive {min(KEPT_CONNECTIONS, description.replica_connections)};",
         f"keepalive_timeout {proxy_time(description.idle_seconds)};",
@@ -202,7 +204,9 @@ def _server(description: ProxyDescription) -> list[str]:
         "",
         *_locations(description),
         "",
-        *because("What nginx says itself has the shape of our problems, where it cannot hide an answer of ours."),
+        *because(
+            "Errors of nginx itself have the problem format of Penstock, where they cannot hide a response of Penstock."
+        ),
         *(line for name, own in _OWN_ANSWERS.items() for line in _own_answer(name, *own)),
     ]
     return ["server {", *indented(inside), "}"]
@@ -210,13 +214,13 @@ def _server(description: ProxyDescription) -> list[str]:
 
 def _passed_on() -> list[str]:
     return [
-        *because("Connections to the replicas are kept."),
+        *because("Keep connections to the replicas open."),
         "proxy_http_version 1.1;",
         'proxy_set_header Connection "";',
         "proxy_set_header Host $http_host;",
         "proxy_set_header X-Request-ID $penstock_request_id;",
         *because(
-            "The client's address, behind what the client itself has sent.  Replicas with --trusted-proxies log it."
+            "Address of the client, after the addresses that the client sent.  Replicas with --trusted-proxies log it."
         ),
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
         "proxy_set_header X-Forwarded-Proto $scheme;",
@@ -226,29 +230,30 @@ def _passed_on() -> list[str]:
 def _sent_again(description: ProxyDescription) -> list[str]:
     server, timeout = description.server, description.service.timeout
     if description.answer_seconds > LONGEST_SECONDS:
-        answer = f"timeout is {timeout:g} s: this is the longest time that nginx takes."
+        answer = f"timeout is {timeout:g} s: this is the maximum of nginx."
     else:
         answer = (
-            f"timeout ({timeout:g} s) and {ANSWER_MARGIN_SECONDS:g} s: the answer to what takes too long is ours, and "
-            "says why."
+            f"timeout ({timeout:g} s) and {ANSWER_MARGIN_SECONDS:g} s: the response to a request that "
+            "times out is from Penstock, with the reason."
         )
     return [
         *because(
-            "What is sent again, once, to the next replica: a request whose connection was refused or did not come "
-            "about.  A POST that was sent is not, whatever became of it.  Other methods run nothing.  Add nothing: "
-            "with more words a request may run twice."
+            "Retried once, at the next replica: a request whose connection was refused or failed.  A "
+            "POST that was sent is not retried.  Other methods run nothing.  Add no condition: with "
+            "more of them a request may run twice."
         ),
         "proxy_next_upstream error timeout;",
         "proxy_next_upstream_tries 2;",
         *because(
-            "One lost packet is sent again after 1 s.  Then nothing was sent of the request, and the next gets it."
+            "A lost packet is sent again after 1 s.  No request data was sent yet, so the next replica "
+            "gets the request."
         ),
         f"proxy_connect_timeout {proxy_time(CONNECT_SECONDS)};",
-        *because(f"body_timeout ({server.body_timeout:g} s): the longest that a replica may take nothing of a body."),
+        *because(f"body_timeout ({server.body_timeout:g} s): maximum time in which a replica reads no data of a body."),
         f"proxy_send_timeout {proxy_time(server.body_timeout)};",
         *because(answer),
         f"proxy_read_timeout {proxy_time(description.answer_seconds)};",
-        *because("A host that is gone without a word is noticed by the kernel."),
+        *because("The kernel detects a host that is down without closing its connections."),
         "proxy_socket_keepalive on;",
     ]
 
@@ -273,7 +278,7 @@ def _replica_tls(description: ProxyDescription) -> list[str]:
         f"proxy_ssl_name {description.replica_name};",
         "proxy_ssl_server_name on;",
         "proxy_ssl_verify on;",
-        *because("A certificate of theirs may stand below two others and a root, as those of clusters do."),
+        *because("Their certificate may be below two intermediate certificates and a root, as in clusters."),
         "proxy_ssl_verify_depth 3;",
         "proxy_ssl_protocols TLSv1.2 TLSv1.3;",
     ]
@@ -290,8 +295,9 @@ def _locations(description: ProxyDescription) -> list[str]:
     if len(description.replicas) > 1:
         everything += [
             *because(
-                "An answer of 503 is ours, and says that the request never ran: another replica gets it, once.  No "
-                "other status may stand here, but 502, which only nginx itself says."
+                "A response 503 is from Penstock, and means that the request never ran: it is retried "
+                "once, at another replica.  Add no other status, except 502, which only nginx itself "
+                "sends."
             ),
             "proxy_intercept_errors on;",
             "error_page 503 = @another;",
@@ -309,7 +315,9 @@ def _locations(description: ProxyDescription) -> list[str]:
         *indented(everything),
         "}",
         *another,
-        *because("Where the store of jobs does not answer, 503 does not say whether a job was kept: it is sent once."),
+        *because(
+            "If the store of jobs does not respond, 503 does not mean that a job was not stored: it is not retried."
+        ),
         "location ~ ^/jobs(/|$) {",
         *indented(jobs),
         "}",
@@ -334,7 +342,7 @@ def _word(what: str, text: str) -> str:
     """`text` as one word: some directives read variables in it, and there is no way to write a dollar sign."""
     if not text or not text.isprintable() or set(text) & set("\"'\\$"):
         raise ConfigError(
-            f"{what} cannot be written in a file of nginx, which has no sure way to write a dollar sign, a quote, a "
-            f"backslash, nothing, or a character that cannot be printed: {text!r}"
+            f"{what} cannot be written in a file of nginx, which does not support a dollar sign, a "
+            f"quote, a backslash, an empty value or a character that is not printable: {text!r}"
         )
     return text if _PLAIN.fullmatch(text) else f'"{text}"'

@@ -56,18 +56,16 @@ class ProxyDescription:
 
     def __post_init__(self) -> None:
         if not self.replicas:
-            raise ConfigError("a proxy needs a replica: write --server ADDRESS, once for each")
+            raise ConfigError("a proxy needs a replica: write --server ADDRESS for each")
         for number, replica in enumerate(self.replicas):
             if replica in self.replicas[:number]:
-                raise ConfigError(
-                    f"--server {replica} is there twice: a request sent again would reach the same replica"
-                )
+                raise ConfigError(f"--server {replica} is repeated: a retry would reach the same replica")
             if replica == self.listen:
-                raise ConfigError(f"--server {replica} is where the proxy itself listens")
+                raise ConfigError(f"--server {replica} is the address of the proxy itself")
         if self.replicas_speak_tls and (self.replica_ca is None or self.replica_name is None):
             raise ConfigError(
-                "replicas with tls_cert speak TLS: write --server-ca FILE, by which their certificates are checked, "
-                "and --server-name NAME, which stands in them"
+                "replicas with tls_cert use TLS: write --server-ca FILE to verify their certificates, "
+                "and --server-name NAME, the host name in them"
             )
         if self.replica_name is not None and HOST_NAME.fullmatch(self.replica_name) is None:
             raise ConfigError(f"--server-name must be the name of a host, got {self.replica_name!r}")
@@ -110,11 +108,15 @@ def proxy_warnings(description: ProxyDescription) -> Iterator[str]:
     delay = description.server.drain_delay
     if delay < NOTICED_SECONDS:
         yield (
-            f"drain_delay is {delay:g} s, and a proxy needs {NOTICED_SECONDS:g} s to notice that a replica is leaving: "
-            f"requests fail whenever one ends. Start the replicas, and this command, with --drain-delay 2"
+            f"drain_delay is {delay:g} s, but a proxy needs {NOTICED_SECONDS:g} s to detect that a "
+            "replica is shutting down: requests fail at each shutdown. Start the replicas, and this "
+            "command, with --drain-delay 2"
         )
     if len(description.replicas) == 1:
-        yield "there is one replica: what it refuses goes nowhere else, and nobody is served while it restarts"
+        yield (
+            "there is only one replica: its rejected requests cannot be retried, and the service is "
+            "down while it restarts"
+        )
 
 
 def proxy_time(seconds: float) -> str:
@@ -129,7 +131,19 @@ def problem(status: int, title: str, detail: str) -> str:
 
 
 TOO_LARGE: Final = (413, "Content Too Large", "The body is larger than max_body of the replicas.")
-BAD_GATEWAY: Final = (502, "Bad Gateway", "The proxy got no answer from a replica. The request may have run.")
-UNAVAILABLE: Final = (503, "Service Unavailable", "The proxy found no replica that takes requests. Nothing was run.")
-GATEWAY_TIMEOUT: Final = (504, "Gateway Timeout", "No replica has answered in time. The request may have run.")
+BAD_GATEWAY: Final = (
+    502,
+    "Bad Gateway",
+    "The proxy got no response from a replica. The request may have run.",
+)
+UNAVAILABLE: Final = (
+    503,
+    "Service Unavailable",
+    "The proxy found no replica that accepts requests. Nothing was run.",
+)
+GATEWAY_TIMEOUT: Final = (
+    504,
+    "Gateway Timeout",
+    "No replica has responded in time. The request may have run.",
+)
 """What a proxy says itself: status, title and detail."""

@@ -42,7 +42,7 @@ class StartDescription:
         check_name("--name", self.name)
         for service in self.services:
             if not service or service.startswith("-"):
-                raise ConfigError(f"a service is named as module:service, or by a folder, got {service!r}")
+                raise ConfigError(f"a service must be module:service or a directory, got {service!r}")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ def check_name(what: str, name: str) -> None:
     """Raise ConfigError, about `what`, for a name that Kubernetes does not take."""
     if len(name) > LONGEST_NAME or _NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"{what} has at most {LONGEST_NAME} small letters, digits and dashes, begins with a letter and ends with "
-            f"none of the dashes, got {name!r}"
+            f"{what} must be at most {LONGEST_NAME} lower-case letters, digits and dashes, begin with a "
+            f"letter and not end with a dash, got {name!r}"
         )
 
 
@@ -72,7 +72,7 @@ def name_of(service: str) -> str:
     try:
         check_name("--name", name)
     except ConfigError:
-        raise ConfigError(f"no name can be made of {service!r}: write --name NAME") from None
+        raise ConfigError(f"cannot derive a name from {service!r}: write --name NAME") from None
     return name
 
 

@@ -57,8 +57,7 @@ class UnitDescription:
         for what, path in (("--program", self.program), ("--directory", self.directory)):
             if not PurePosixPath(path).is_absolute() or not path.isprintable() or path != path.strip():
                 raise ConfigError(
-                    f"{what} must be an absolute path of characters that can be printed, without blanks around it, got "
-                    f"{path!r}"
+                    f"{what} must be an absolute path of printable characters, without spaces around it, got {path!r}"
                 )
             if path.endswith("\\"):
                 raise ConfigError(f"{what} must not end with a backslash, which would join two lines, got {path!r}")
@@ -73,13 +72,14 @@ def unit_warnings(description: UnitDescription) -> Iterator[str]:
         return
     if _runtime_folder(server.uds) is None:
         yield (
-            f"uds is {server.uds}: the user that systemd makes may write only into a folder of its own. Write --uds "
-            f"/run/{description.start.name}/x.sock, or --user NAME, or have systemd listen (--socket, --by-socket)"
+            f"uds is {server.uds}: the dynamic user of systemd can write only to its own directory. "
+            f"Write --uds /run/{description.start.name}/x.sock, or --user NAME, or let systemd listen "
+            "(--socket, --by-socket)"
         )
     if not server.uds_mode & _OTHERS_WRITE:
         yield (
-            f"uds_mode is {server.uds_mode:04o}: nobody else is the user that systemd makes, so only root may connect. "
-            "Write --uds-mode 666, or --user NAME"
+            f"uds_mode is {server.uds_mode:04o}: no other user is in the group of systemd's dynamic "
+            "user, so only root could connect. Write --uds-mode 666, or --user NAME"
         )
 
 
@@ -92,8 +92,8 @@ def service_unit(description: UnitDescription) -> str:
     start, server = description.start, description.start.server
     command = " ".join(map(_word, (description.program, *start.words)))
     lines = [
-        "# Penstock under systemd, made by `penstock config systemd`.  Make it again when an option changes.",
-        f"# It belongs at /etc/systemd/system/{start.name}.service.",
+        "# Penstock under systemd, made by `penstock config systemd`.  Run it again when an option changes.",
+        f"# Install it as /etc/systemd/system/{start.name}.service.",
         "",
         "[Unit]",
         f"Description=Penstock serves {_value(' '.join(start.services))}",
@@ -102,7 +102,7 @@ def service_unit(description: UnitDescription) -> str:
         *_socket_wanted(description),
         "",
         "[Service]",
-        *because("It is started when the models are loaded, and the server itself says so: nobody else may."),
+        *because("The server notifies systemd when the models are loaded; messages of other processes are ignored."),
         "Type=notify",
         "NotifyAccess=main",
         f"WorkingDirectory={_value(description.directory)}",
@@ -110,24 +110,24 @@ def service_unit(description: UnitDescription) -> str:
         *because("`systemctl reload` renews certificates and keys."),
         "ExecReload=/bin/kill -HUP $MAINPID",
         *_who(description),
-        *because(f"Models may take longer than {START_SECONDS} s to load: while they do, the server asks for more."),
+        *because(f"Models may take longer than {START_SECONDS} s to load: meanwhile the server requests more time."),
         f"TimeoutStartSec={START_SECONDS}",
         *because(
-            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and {END_MARGIN_SECONDS:g} s for the "
-            "end of the processes."
+            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and "
+            f"{END_MARGIN_SECONDS:g} s for the processes to exit."
         ),
         f"TimeoutStopSec={_seconds(start.end_seconds)}",
-        *because("Only the server is told to end, and ends its workers when it has drained; what is left is killed."),
+        *because("Only the server gets SIGTERM, and stops its workers after draining; remaining processes are killed."),
         "KillMode=mixed",
         *because(
-            f"The server gives a sign of life every {WATCHDOG_SECONDS / 2:g} s, as long as its event loop turns and "
-            "/livez is 200.  One that does not is killed and started again."
+            f"The server notifies the watchdog every {WATCHDOG_SECONDS / 2:g} s while its event loop "
+            "runs and /livez is 200.  Otherwise it is killed and restarted."
         ),
         f"WatchdogSec={WATCHDOG_SECONDS}",
         "Restart=on-failure",
-        *because("A model that cannot be loaded is not loaded again and again without a rest."),
+        *because("If a model cannot be loaded, wait before each restart."),
         f"RestartSec={RESTART_SECONDS}",
-        *because(f"max_connections ({server.max_connections}), and {OTHER_FILES} files for everything else."),
+        *because(f"max_connections ({server.max_connections}), and {OTHER_FILES} other files."),
         f"LimitNOFILE={min(server.max_connections + OTHER_FILES, MOST_FILES)}",
         "NoNewPrivileges=yes",
         "",
@@ -150,7 +150,7 @@ def socket_unit(description: UnitDescription) -> str:
         mode.append(f"SocketUser={description.user}")
     lines = [
         "# The socket of Penstock under systemd, made by `penstock config systemd --socket`.",
-        f"# It belongs at /etc/systemd/system/{start.name}.socket, beside the unit that --by-socket prints.",
+        f"# Install it as /etc/systemd/system/{start.name}.socket, with the unit that --by-socket prints.",
         "",
         "[Unit]",
         f"Description=The socket of {_value(start.name)}",
@@ -158,9 +158,9 @@ def socket_unit(description: UnitDescription) -> str:
         "[Socket]",
         *(f"ListenStream={_value(address)}" for address in _addresses(server)),
         *mode,
-        *because("Both kinds of addresses, where the address is ::, whatever the kernel's default is."),
+        *because("IPv4 and IPv6 if the address is ::, whatever the kernel's default is."),
         "BindIPv6Only=both",
-        *because("How many clients may wait while there is no server; the kernel has a limit of its own."),
+        *because("Maximum clients that wait while there is no server; the kernel has its own limit."),
         "Backlog=2048",
         "",
         "[Install]",
@@ -175,7 +175,7 @@ def _socket_wanted(description: UnitDescription) -> list[str]:
         return []
     socket = f"{description.start.name}.socket"
     return [
-        *because("systemd listens, also while the service is restarted, and hands the socket over."),
+        *because("systemd listens, also during a restart, and passes the socket to the service."),
         f"Requires={socket}",
         f"After={socket}",
     ]
@@ -184,7 +184,10 @@ def _socket_wanted(description: UnitDescription) -> list[str]:
 def _who(description: UnitDescription) -> list[str]:
     server = description.start.server
     if description.user is None:
-        lines = [*because("A user that is nobody else, for as long as it runs; --user names one."), "DynamicUser=yes"]
+        lines = [
+            *because("A dynamic user, which exists while the service runs; --user sets another one."),
+            "DynamicUser=yes",
+        ]
     else:
         lines = [f"User={description.user}"]
     if description.by_socket:
@@ -192,10 +195,10 @@ def _who(description: UnitDescription) -> list[str]:
     if server.uds is not None:
         folder = _runtime_folder(server.uds)
         if folder is not None:
-            lines += [*because("The folder of the socket."), f"RuntimeDirectory={_value(folder)}"]
+            lines += [*because("The directory of the socket."), f"RuntimeDirectory={_value(folder)}"]
     if _hosts(server) and 0 < server.port < 1024:
         lines += [
-            *because(f"Port {server.port} is below 1024, where else only root may listen."),
+            *because(f"Port {server.port} is below 1024: only root may listen there without this capability."),
             "AmbientCapabilities=CAP_NET_BIND_SERVICE",
         ]
     return lines
@@ -218,9 +221,9 @@ def _addresses(server: ServerOptions) -> list[str]:
     """Where the socket unit listens."""
     hosts = _hosts(server)
     if server.uds is not None and not server.uds.startswith("/"):
-        raise ConfigError(f"systemd takes absolute paths of sockets alone, got uds {server.uds!r}")
+        raise ConfigError(f"systemd supports only absolute paths of sockets, got uds {server.uds!r}")
     if hosts and server.port == 0:
-        raise ConfigError("systemd needs a port to listen on, and port is 0")
+        raise ConfigError("systemd needs a fixed port to listen on, but port is 0")
     found = [_address(host, server.port) for host in hosts]
     return found if server.uds is None else [server.uds, *found]
 
@@ -230,7 +233,7 @@ def _address(host: str, port: int) -> str:
         found = ipaddress.ip_address(host)
     except ValueError:
         raise ConfigError(
-            f"systemd listens on addresses and not on names: write --host with an address, got {host!r}"
+            f"systemd listens on addresses, not on names: write --host with an address, got {host!r}"
         ) from None
     return f"[{found}]:{port}" if found.version == 6 else f"{found}:{port}"
 
@@ -242,14 +245,14 @@ def _seconds(seconds: float) -> str:
 def _value(text: str) -> str:
     """`text` as a whole value: a backslash at its end would join the next line to it, and blanks around it are lost."""
     if text.endswith("\\") or text != text.strip():
-        raise ConfigError(f"a value of systemd ends with no backslash, and has no blanks around it, got {text!r}")
+        raise ConfigError(f"a value of systemd must not end with a backslash or have spaces around it, got {text!r}")
     return _escaped(text)
 
 
 def _escaped(text: str) -> str:
     """`text` as a part of a value that systemd takes as it is."""
     if not text.isprintable():
-        raise ConfigError(f"a unit of systemd has only characters that can be printed, got {text!r}")
+        raise ConfigError(f"a unit of systemd must have printable characters only, got {text!r}")
     return text.replace("%", "%%")
 
 
@@ -257,7 +260,7 @@ def _word(text: str) -> str:
     """`text` as one word of a command."""
     escaped = _escaped(text).replace("$", "$$")
     if text == ";":
-        raise ConfigError("`;` alone ends a command of systemd, and cannot be a word of it")
+        raise ConfigError("`;` alone ends a command of systemd, and cannot be an argument of it")
     if _PLAIN.fullmatch(escaped):
         return escaped
     return '"' + escaped.replace("\\", "\\\\").replace('"', '\\"') + '"'

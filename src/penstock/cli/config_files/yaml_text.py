@@ -14,7 +14,7 @@ def yaml_text(text: str) -> str:
         ConfigError: it has a character that no YAML can have.
     """
     if any("\ud800" <= c <= "\udfff" or c == "\0" for c in text):
-        raise ConfigError(f"YAML cannot have half a character or a null character, got {text!r}")
+        raise ConfigError(f"YAML does not support half a character or a null character, got {text!r}")
     return '"' + "".join(_WRITTEN.get(c) or (c if c.isprintable() else _escape(ord(c))) for c in text) + '"'
 
 
