@@ -170,7 +170,7 @@ def test_a_thousand_failures_are_a_few_lines_and_each_is_named_or_counted(server
         server.until(lambda: server.metric("penstock_items_in_hand", service="touchy") == 1)
     server.signal(signal.SIGTERM)
     if twice:
-        server.wait_for("SIGTERM: draining")
+        server.wait_for("SIGTERM: shutting down, waiting")
         server.signal(signal.SIGTERM)
     server.wait()
     seconds = time.monotonic() - started

@@ -75,8 +75,8 @@ def found(folder, **variables):
 def test_a_process_that_ends_is_a_finding(module, what, step, how):
     status, output = checked(module(source(**what)))
     assert status == 1
-    assert re.search(rf"wrong\W+{step}\W+the check's process ended: {how}", output)
-    assert "1 wrong" in output
+    assert re.search(rf"failed\W+{step}\W+the check's process ended: {how}", output)
+    assert "1 failed" in output
 
 
 def test_an_example_that_ends_the_process_is_named(module):
@@ -84,7 +84,7 @@ def test_an_example_that_ends_the_process_is_named(module):
     status, output = checked(module(counted))
     assert status == 1
     assert "setup and warm-up │ every stage is ready" in output
-    assert re.search(r"wrong\W+examples\[0\] as JSON, answered in \w+\W+the check's process ended", output)
+    assert re.search(r"failed\W+examples\[0\] as JSON, answered in \w+\W+the check's process ended", output)
 
 
 @pytest.mark.night
@@ -102,7 +102,7 @@ def test_an_example_that_ends_the_process_is_named(module):
 def test_a_step_that_hangs_is_a_finding_and_leaves_nothing_behind(module, what, step):
     status, output = checked(module(source(**what)), "--timeout", "2")
     assert status == 1
-    assert re.search(rf"wrong\W+{step}\W+it did not finish within 2 s", output)
+    assert re.search(rf"failed\W+{step}\W+it did not finish within 2 s", output)
 
 
 def test_processes_that_the_service_started_do_not_outlive_the_check(module):
@@ -224,7 +224,7 @@ def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, monkeypatch
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     status, output = found(module(text), **({} if inherited is None else {"CUDA_VISIBLE_DEVICES": inherited}))
     assert status == 0, output
-    assert "0 wrong" in output
+    assert "0 failed" in output
     if shared is None:
         assert "share CUDA_VISIBLE_DEVICES" not in output
     else:
@@ -285,7 +285,7 @@ def test_two_stages_that_fit_are_well(module):
 
 def test_a_stage_that_cannot_take_what_the_one_before_returns_is_a_warning(module):
     output = found(module(pair(given="str")))[1]
-    assert "warning │ stage Count │ it takes `list[str]`, and the stage before returns `str`: " in output
+    assert "warning │ stage Count │ it expects `list[str]`, but the stage before returns `str`: " in output
 
 
 def test_an_example_that_does_not_fit_is_told_also_where_the_stage_then_fails(module):
@@ -346,7 +346,7 @@ def test_an_answer_that_is_the_one_of_its_example_is_well(module):
     right = ANSWERED.format(first=10).replace("next(numbers)", "2 * x")
     status, output = found(module(right))
     assert status == 0
-    assert "ok │ examples[0] and its answer │ as wanted" in output
+    assert "ok │ examples[0] and its answer │ as expected" in output
 
 
 UNSENT = """
@@ -383,7 +383,7 @@ locked, lost = ps.Service(Locked, name="locked"), ps.Service(Lost, name="lost")
     ("service", "words"),
     [
         ("locked", "failed │ examples[0] in process │ cannot be sent: `lock` cannot be pickled: cannot pickle"),
-        ("lost", "failed │ examples[0] and its answer │ the answer cannot be compared: builtins.AttributeError at "),
+        ("lost", "failed │ examples[0] and its answer │ cannot compare the response: builtins.AttributeError at "),
     ],
 )
 def test_an_example_whose_objects_cannot_be_pickled_or_compared_is_a_finding(module, service, words):
@@ -395,10 +395,7 @@ def test_an_example_whose_objects_cannot_be_pickled_or_compared_is_a_finding(mod
 def test_a_name_that_cannot_be_served_is_a_finding(module):
     status, output = found(module(pair(name="docs")))
     assert status == 1
-    assert (
-        "failed │ service docs │ a service cannot be served as 'docs', because /docs is a path of the server's"
-        in output
-    )
+    assert "failed │ service docs │ a service cannot be named 'docs': the server itself uses the path /docs" in output
 
 
 LIMITED = """
@@ -456,7 +453,7 @@ def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_r
     assert "skipped │ stage square │ not run: its workers are external" in output
     assert output.count("every stage is ready") == 2
     assert output.count("ok │ examples[0] in process │ answered") == 2
-    assert "0 wrong" in output
+    assert "0 failed" in output
     assert "1 skipped" in output
 
 
@@ -465,7 +462,7 @@ def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_r
     [
         ("float", "str(x)", "expected `float`, got `str`"),
         ("complex", "x.real", "failed │ stage Last │ `complex` cannot be an item from outside"),
-        ("str", "1.0", "warning │ stage Last │ it takes `str`, and the stage before returns `float`"),
+        ("str", "1.0", "warning │ stage Last │ it expects `str`, but the stage before returns `float`"),
     ],
 )
 def test_what_is_wrong_behind_an_external_stage_is_a_finding(module, last, returned, words):

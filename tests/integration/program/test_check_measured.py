@@ -220,7 +220,8 @@ def test_a_stage_that_closes_every_descriptor_is_wrong_and_what_it_wrote_last_is
     words = "measuring stage Closes: setup and examples │ the check's process ended: exit status 1"
     assert f"failed │ {words}" in measured.line
     assert (
-        "Its last output: │ │ │ │ what the check finds cannot be told: Bad file descriptor; does the" in measured.line
+        "Its last output: │ │ │ │ cannot report the results of the check: Bad file descriptor; does the"
+        in measured.line
     )
 
 

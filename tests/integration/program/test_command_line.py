@@ -124,7 +124,7 @@ def test_a_value_that_an_option_can_never_have_is_a_sentence_and_exit_2(module, 
     [
         (("--tls-cert", "cert.pem", "--tls-key", "key.pem"), "cannot be used"),
         (("--api-key-file", "nowhere"), "api_key_file 'nowhere' cannot be read"),
-        (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is no address to listen on"),
+        (("--host", "no.such.host.invalid"), "host 'no.such.host.invalid' is not an address to listen on"),
         (("--uds", "/no/such/folder/socket"), "cannot listen on /no/such/folder/socket"),
     ],
 )
@@ -404,7 +404,7 @@ def checked(folder, name):
 def test_check_says_that_a_good_service_is_well(module):
     status, output = checked(module(CHECKED), "good")
     assert status == 0
-    assert "0 wrong" in output
+    assert "0 failed" in output
     assert "examples[1]" in output
 
 
@@ -427,7 +427,7 @@ def test_check_says_what_is_wrong_and_exits_1(module, name, words):
     status, output = checked(module(CHECKED), name)
     assert status == 1
     assert words.lower() in output.lower()
-    assert "0 wrong" not in output
+    assert "0 failed" not in output
 
 
 NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"

@@ -78,7 +78,7 @@ def test_a_server_that_drains_meanwhile_answers_it_all_the_same(serve, drain, st
     left.drop()
     server.signal(signal.SIGTERM)
     if status == 200:
-        server.wait_for("draining")
+        server.wait_for("shutting down, waiting")
         server.open_gate()
     answer = stays.answer()
     assert (answer.status, answer.json()["deep"]["ok"]) == (status, status == 200)

@@ -250,7 +250,7 @@ def test_while_the_service_drains_new_requests_are_503_on_open_connections(serve
     for _ in range(2):  # the first turn of the loop may only accept the connection, the next one reads it
         assert server.http.get("/livez").status_code == 200
     server.signal(15)
-    server.wait_for("SIGTERM: draining")
+    server.wait_for("SIGTERM: shutting down, waiting")
     answer = waiting.send(b"ngth: 2\r\n\r\n{}").answer()
     assert problem(answer, 503, "not-ready")["state"] == "draining"
     server.open_gate()

@@ -108,7 +108,7 @@ def test_what_dead_workers_had_started_leaves_no_zombie_and_the_end_is_that_of_t
     server.until(lambda: states_of_children(first) == ["S"], "the orphans to be reaped")
     end_first(server)
     assert server.wait() == 0
-    assert "SIGTERM: draining" in server.output
+    assert "SIGTERM: shutting down, waiting" in server.output
 
 
 RELOADED = """
@@ -177,7 +177,7 @@ def test_sigterm_answers_what_is_in_hand_and_what_was_left_alone_goes_with_proce
     wire = server.wire().post("/predict", "wait")
     server.until((server.folder / "running").exists)
     end_first(server)
-    server.wait_for("SIGTERM: draining")
+    server.wait_for("SIGTERM: shutting down, waiting")
     server.open_gate()
     assert wire.answer().status == 200
     server.hang_up()
@@ -213,7 +213,7 @@ def test_a_second_signal_ends_it_at_once(contained):
     wire = server.wire().post("/predict", "wait")
     server.until((server.folder / "running").exists)
     end_first(server)
-    server.wait_for("SIGTERM: draining")
+    server.wait_for("SIGTERM: shutting down, waiting")
     end_first(server, signal.SIGQUIT)
     assert server.wait() == 128 + signal.SIGQUIT
     assert wire.ended()

@@ -124,7 +124,7 @@ def test_it_tells_what_a_server_is_doing_from_its_start_to_its_end(serve, tmp_pa
     server.until(lambda: server.health()["state"] == "busy")
     assert ask(f"unix:{path}") == (NOT_READY, "busy: mine is busy\n", "")
     server.signal(signal.SIGTERM)
-    server.wait_for("SIGTERM: draining")
+    server.wait_for("SIGTERM: shutting down, waiting")
     server.open_gate()
     assert wire.answer().json() == 1
     server.hang_up()
@@ -230,7 +230,7 @@ PROXY = b"<html>503 Service Unavailable</html>"
 def test_what_answers_and_is_not_penstock_is_told_from_what_is(listening, piece, words):
     with pytest.raises(Unreachable) as found:
         ask_ready(address_of(listening(piece)), PATIENCE_SECONDS)
-    assert str(found.value).startswith("the server is not Penstock: it ")
+    assert str(found.value).startswith("the server is not Penstock: ")
     assert words in str(found.value)
 
 

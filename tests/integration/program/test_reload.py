@@ -235,7 +235,7 @@ def test_edits_fail_no_request(reloaded, tmp_path, count, terminal):
         os.write(server.screen, b"\x03")  # Ctrl-C
         assert server.wait() == 0
         assert "forcing exit" not in server.output
-        assert server.output.count("SIGINT: draining") == 1
+        assert server.output.count("SIGINT: shutting down, waiting") == 1
     else:
         server.stop()
 

@@ -212,7 +212,7 @@ def test_a_client_batch_that_was_accepted_is_finished(serve):
     held = server.wire().post("/batch", [{"do": "hold", "value": 0}, *({"value": n} for n in range(1, 30))])
     server.until((server.folder / "ran").exists)
     server.signal(signal.SIGTERM)
-    server.wait_for("draining")
+    server.wait_for("shutting down, waiting")
     server.open_gate()
     answer = held.answer()
     assert answer.status == 200
@@ -226,7 +226,7 @@ def test_a_second_signal_ends_everything_at_once(serve, number):
     server.address = f"unix:{server.folder / 'in.sock'}"
     wires = held_and_next(server)
     server.signal(number)
-    server.wait_for("draining")
+    server.wait_for("shutting down, waiting")
     server.signal(signal.SIGQUIT)
     assert server.wait() == 128 + signal.SIGQUIT  # a drain may take longer than this waits
     assert wires[0].ended()

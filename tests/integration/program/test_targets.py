@@ -136,9 +136,9 @@ def test_a_file_in_a_package_is_imported_as_a_part_of_it(folder):
         ("beside", "beside has no service: write `service = penstock.Service(...)` in it"),
         ("good:servce", "good has no 'servce'; it has good:service"),
         ("types:service", "types has no 'service' (types is "),
-        ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
+        ("types.py:service", "types.py was named, but Python imports the module 'types' from "),
         ("sys:service", "sys has no 'service' (sys is Python itself)"),
-        ("not-a-name.py:service", "'not-a-name' is no name of a module; rename it"),
+        ("not-a-name.py:service", "'not-a-name' is not a valid module name; rename it"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -154,7 +154,7 @@ def test_a_name_that_leads_elsewhere_is_told_where(folder, command, target, word
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        ("types.py:service", "types.py was named, but Python finds the module 'types' in "),
+        ("types.py:service", "types.py was named, but Python imports the module 'types' from "),
         ("pydantic.py:service", "which shadows the library of that name: rename the file"),
     ],
 )
@@ -180,7 +180,7 @@ def test_the_command_alone_shows_its_help_and_exits_2(folder):
 def test_two_files_of_one_name_are_not_taken_for_each_other(folder):
     found = spoken(folder, "serve", "good.py:service", "dir/good.py:make", "--port", "0")
     assert found.status == 1
-    says(found.refusal, "dir/good.py was named, but Python finds the module 'good' in ")
+    says(found.refusal, "dir/good.py was named, but Python imports the module 'good' from ")
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
@@ -218,7 +218,7 @@ def test_an_error_of_the_module_is_one_object_under_json(folder):
     ("workers", "status", "words"),
     [
         ("0", 2, "--workers (or PENSTOCK_WORKERS) must be at least 1, got '0'"),
-        ("many", 2, "--workers (or PENSTOCK_WORKERS) takes a number, as in 2, or numbers by stage, as in"),
+        ("many", 2, "--workers (or PENSTOCK_WORKERS) must be a number, as in 2, or numbers by stage, as in"),
         ("N=2", 1, "workers: unknown stage 'N'; the stages are M"),
     ],
 )
