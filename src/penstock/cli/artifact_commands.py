@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Action = Callable[[argparse.Namespace], int]
 SERVED_ALONE = ("explain", "verify_rows")
 """Options of an artifact that mean something to those who serve it alone."""
-WHAT_IS_LOOKED_AT = "the artifact; or a model directory, whose current version it is"
+WHAT_IS_LOOKED_AT = "the artifact, or a model directory (its current version)"
 
 
 def add_artifact_commands(commands: Any) -> None:

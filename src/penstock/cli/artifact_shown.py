@@ -138,7 +138,7 @@ def show_proof(path: str | os.PathLike[str], proof: Proof, *, hidden_from: Seque
         return
     if hidden_from:
         whom = " and ".join(hidden_from)
-        print_shown(f"{readable_path(path)}: not readable for {whom}, who can read the directory of it")
+        print_shown(f"{readable_path(path)}: not readable by {whom}, although its directory is")
     _show_worst(f"{readable_path(path)}: every graph answered {proof.rows} rows as the model did", proof.worst)
 
 

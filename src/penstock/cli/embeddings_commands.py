@@ -38,7 +38,7 @@ def add_embeddings_command(commands: Any) -> None:
 
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = own.add_parser(name, help=words, description=f"{words[0].upper()}{words[1:]}.")
-    parser.add_argument("path", metavar="DIR", help="the artifact; or a model directory, whose current version it is")
+    parser.add_argument("path", metavar="DIR", help="the artifact, or a model directory (its current version)")
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
     parser.set_defaults(run=action)
     return parser

@@ -39,7 +39,9 @@ def add_worker_command(commands: Any) -> None:
     parser.add_argument("--setup", metavar="JSON", help="arguments of setup as JSON, such as '{\"factor\": 2}'")
     parser.add_argument("--cpus", metavar="LIST", help="CPU cores to run on, such as 0,1 (default: all)")
     parser.add_argument(
-        "--once", action="store_true", help="exit with status 0 when the server is gone, instead of waiting for another"
+        "--once",
+        action="store_true",
+        help="exit with status 0 when the server has stopped, instead of waiting for another server",
     )
     others = [f.name for f in fields(ServerOptions) if f.name not in _LOG_FLAGS]
     add_flags(parser, ServerOptions, "log", leave_out=others)

@@ -65,7 +65,7 @@ def test_verify_says_whom_of_those_who_read_its_folder_the_artifact_is_hidden_fr
     (tmp_path / "affairs" / "model.onnx").chmod(0o600)
     status, output = artifact(tmp_path, "verify", tmp_path / "affairs")
     assert status == 0
-    assert "affairs: not readable for group and others, who can read the directory of it" in output
+    assert "affairs: not readable by group and others, although its directory is" in output
     assert json.loads(artifact(tmp_path, "verify", tmp_path / "affairs", "--json")[1])["hidden_from"] == [
         "group",
         "others",

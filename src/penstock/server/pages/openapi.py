@@ -143,7 +143,7 @@ def openapi(
     Of `others` it has what each says of itself; `schemas` are those that they refer to, by name.
     """
     refusals = _refusals(services, options)
-    refusals[422] = "The item is not valid input; `path` says where."
+    refusals[422] = "The item is not valid input; `path` has the position."
     if keys:
         refusals[401] = "The request has no accepted API key."
     components: Json = {"Problem": _PROBLEM, **(schemas or {})}
