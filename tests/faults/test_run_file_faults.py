@@ -263,14 +263,14 @@ def test_a_store_that_was_closed_says_so(path, opened):
 def test_a_file_of_another_kind_is_refused_and_left_alone(path):
     SqliteStore(path).close()
     before = Path(path).read_bytes()
-    with pytest.raises(ConfigError, match="of another program or purpose; name a file of its own for the training run"):
+    with pytest.raises(ConfigError, match="of another program or purpose; use another file for the training run"):
         SqliteTasks(path)
     assert Path(path).read_bytes() == before
 
 
 def test_a_run_is_no_queue(path):
     SqliteTasks(path).close()
-    with pytest.raises(ConfigError, match="of another program or purpose; name a file of its own for the queue"):
+    with pytest.raises(ConfigError, match="of another program or purpose; use another file for the queue"):
         SqliteStore(path)
 
 

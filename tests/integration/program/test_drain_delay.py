@@ -95,7 +95,7 @@ def test_on_a_terminal_one_line_tells_how_the_end_goes(tmp_path):
             "a line that changes",
             context=lambda: str(terminal.rows),
         )
-        assert len([row for row in terminal.rows if row.startswith("penstock: accepting")]) == 1
+        assert len([row for row in terminal.rows if row.startswith("penstock: shutting down, accepting")]) == 1
         terminal.process.send_signal(signal.SIGQUIT)
         assert terminal.process.wait(PATIENCE_SECONDS) == 128 + signal.SIGQUIT
     finally:

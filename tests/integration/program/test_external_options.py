@@ -91,7 +91,10 @@ def test_two_services_of_a_consumer_need_two_paths(module):
     folder = module(SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", external_workers="w")\n')
     found = spoken(folder, "work", "model:first", "model:again", env={"PENSTOCK_QUEUE": "sqlite:///q.db"})
     assert found.status == 1
-    says(found.refusal, "external_workers of service 'again' is './w', and so is external_workers of service 'first'")
+    says(
+        found.refusal,
+        ("external_workers of service 'again' and external_workers of service 'first' have the same path './w'"),
+    )
 
 
 def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve):

@@ -163,13 +163,13 @@ def test_given_sockets_for_which_a_consumer_has_no_use_are_an_error(host, words,
 def test_a_consumer_that_wants_sockets_and_gets_none_is_an_error(models):
     status, output = run(models, "work", "model:service", "--queue", "memory://", "--http", "systemd")
     assert status == 1
-    assert "--http is systemd, and systemd gave this process no sockets (LISTEN_FDS)" in output
+    assert "--http is systemd, but systemd passed no sockets to this process (LISTEN_FDS)" in output
 
 
 def test_a_queue_is_not_open_to_a_network_by_a_given_socket(host):
     host.listen(socket.AF_INET, ("0.0.0.0", 0))
     url = f"sqlite:///{host.folder}/q.db"
-    said = "jobs at 0.0.0.0 would be open to everybody"
+    said = "jobs at 0.0.0.0 would be open to every client"
     server = host.serve("model:service", "--queue", url)
     assert server.wait() == 2
     assert said in server.output

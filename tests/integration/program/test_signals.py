@@ -68,7 +68,7 @@ def test_a_signal_that_reaches_every_process_as_from_a_terminal_still_drains(ser
     for pid in server.survivors():
         os.kill(pid, number)
     server.signalled = True
-    server.wait_for(f"{number.name}: draining")
+    server.wait_for(f"{number.name}: shutting down, waiting")
     server.open_gate()
     assert [wire.answer().json() for wire in wires] == [1.0, 2.0, 3.0, 4.0]
     assert server.wait() == 0
@@ -321,7 +321,7 @@ def goes_on(left, *, without_model=False):
 @pytest.mark.parametrize(
     ("left", "line"),
     [
-        (THREAD, "although threads go on: uploads\n"),
+        (THREAD, "with non-daemon threads still running: uploads\n"),
         (AT_EXIT, "while functions registered with atexit are still running\n"),
     ],
 )
