@@ -119,7 +119,9 @@ class Upload(Stage):
             TransferFailed: it could not be stored, in none of the tries.
         """
         if len(outgoing.body) > self._max_bytes:
-            raise InvalidItem(f"the body has {len(outgoing.body)} bytes; at most {self._max_bytes} are taken")
+            raise InvalidItem(
+                f"the body has {len(outgoing.body)} bytes, which is more than max_bytes ({self._max_bytes})"
+            )
         try:
             await self._carrier.store(outgoing.url, outgoing.body, outgoing.content_type)
         except TransferRefused as error:
@@ -160,5 +162,5 @@ def _open(
 
 def _text(option: str, value: str | None) -> str:
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"{option} must be a text with commas between its parts, or None, got {value!r}")
+        raise ConfigError(f"{option} must be a string of comma-separated values, or None, got {value!r}")
     return value or ""

@@ -80,18 +80,18 @@ def parse_nets(text: str, name: str = "allow_net") -> tuple[Network, ...]:
         try:
             found.append(ip_network(part))
         except ValueError as error:
-            raise ConfigError(f"{name}: {error}; write an address and the length of its prefix: 10.0.0.0/8") from None
+            raise ConfigError(f"{name}: {error}; write an address and a prefix length, such as 10.0.0.0/8") from None
     return tuple(found)
 
 
 def why_refused(text: str, allowed: tuple[Network, ...] = ()) -> str:
     """Why nobody may connect to the address `text`; "" where one may."""
     if "%" in text:
-        return f"{text} has a scope id"
+        return f"{text} has a scope id, which is not supported"
     try:
         address = ip_address(text)
     except ValueError:
-        return f"{text!r} is no IP address"
+        return f"{text!r} is not an IP address"
     if is_named(address, allowed) or is_public(address):
         return ""
     return f"{address} is not a public address"

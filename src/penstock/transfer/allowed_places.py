@@ -42,7 +42,10 @@ class AllowedPlaces:
             except TransferRefused as error:
                 raise ConfigError(f"{option}: {error}") from None
             if isinstance(place, WebPlace):
-                raise ConfigError(f"{option}: {place} is allowed by its address; allow_net names networks")
+                raise ConfigError(
+                    f"{option}: {place} is an http(s) URL; write prefixes of file:// or s3://, and allow networks "
+                    "with allow_net"
+                )
             found.append(place)
         return cls(option, tuple(found))
 
@@ -50,7 +53,7 @@ class AllowedPlaces:
         """The longest prefix that `place` lies beneath.  Raises TransferRefused where there is none."""
         roots = [prefix for prefix in self.prefixes if isinstance(prefix, type(place)) and _is_beneath(place, prefix)]
         if not roots:
-            raise TransferRefused(f"{place} is not allowed: it lies beneath no prefix of {self.option}")
+            raise TransferRefused(f"{place} is not allowed: it is not below a prefix of {self.option}")
         return max(roots, key=lambda root: len(root.segments))
 
 

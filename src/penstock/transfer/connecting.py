@@ -87,7 +87,7 @@ class TimedConnection(io.RawIOBase):
                 with contextlib.suppress(TimeoutError):
                     return act()
             if self._limit.now() - since >= self._stall:
-                raise TransferFailed(f"{self._limit.what}: nothing came or went for {self._stall:g} s")
+                raise TransferFailed(f"{self._limit.what}: no data transferred for {self._stall:g} s")
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

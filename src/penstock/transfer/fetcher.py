@@ -74,7 +74,10 @@ class Fetcher:
                 raise _refusal(place, response.status)
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
             if encoding not in ("", "identity"):
-                raise TransferRefused(f"{place}: the answer is encoded as {encoding[:100]!r}, which was not asked for")
+                raise TransferRefused(
+                    f"{place}: the response has the Content-Encoding {encoding[:100]!r}, which was not requested "
+                    "and is not supported"
+                )
             _take_body(place, response, connection, write, most_bytes)
             return response.headers.get("Content-Type", "")
 
@@ -97,7 +100,7 @@ class Fetcher:
         for _ in range(MOST_REDIRECTS + 1):
             named = outgoing is None or here.authority == place.authority
             nets = self.allowed_nets if named else ()
-            how = f"{self.net_option} allows networks" if named else f"a PUT to {place} was redirected there"
+            how = f"{self.net_option} allows networks" if named else f"a PUT to {place} was redirected to this host"
             addresses = checked_addresses(here, self.resolve, nets, limit, how)
             with connected(addresses, limit, self.stall) as connection:
                 if here.scheme == "https":
@@ -108,7 +111,7 @@ class Fetcher:
                     yield response, connection
                     return
             here = there
-        raise TransferRefused(f"{place} redirects more than {MOST_REDIRECTS} times")
+        raise TransferRefused(f"{place}: too many redirects, more than {MOST_REDIRECTS}")
 
 
 def _ask(connection: TimedConnection, method: str, place: WebPlace, outgoing: Outgoing | None) -> HTTPResponse:
@@ -122,7 +125,7 @@ def _ask(connection: TimedConnection, method: str, place: WebPlace, outgoing: Ou
     }
     if outgoing is not None:
         if not _VALUE.fullmatch(outgoing.content_type):
-            raise TransferRefused(f"{place}: {outgoing.content_type[:100]!r} is no content type")
+            raise TransferRefused(f"{place}: {outgoing.content_type[:100]!r} is not a valid content type")
         fields |= {"Content-Type": outgoing.content_type, "Content-Length": str(outgoing.nbytes)}
     lines = [f"{method} {place.target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     response = HTTPResponse(cast("socket", connection), method=method)  # it wants nothing of it but `makefile`
@@ -144,9 +147,9 @@ def _read_head(response: HTTPResponse, connection: TimedConnection, place: WebPl
     try:
         response.begin()
     except HTTPException as error:
-        raise TransferFailed(f"{place}: the answer is not HTTP, or was cut off: {type(error).__name__}") from None
+        raise TransferFailed(f"{place}: the response is not HTTP, or was cut off: {type(error).__name__}") from None
     if connection.ended:  # http.client takes the end of the connection for the end of the head
-        raise TransferFailed(f"{place}: the head of the answer was cut off")
+        raise TransferFailed(f"{place}: the response was cut off in its headers")
 
 
 def _redirect(place: WebPlace, response: HTTPResponse, followed: Collection[int]) -> WebPlace | None:
@@ -166,16 +169,18 @@ def _take_body(
 ) -> None:
     announced = announced_length(response.headers, str(place))
     if announced is not None and announced > most_bytes:
-        raise TransferRefused(f"{place} has {announced} bytes; at most {most_bytes} are taken")
+        raise TransferRefused(
+            f"{place} has {announced} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+        )
     taken = 0
     for piece in read_body(response.headers, connection.makefile("rb"), str(place)):
         taken += len(piece)
         if taken > most_bytes:
-            raise TransferRefused(f"{place} has more than the {most_bytes} bytes that are taken")
+            raise TransferRefused(f"{place} has more than {most_bytes} bytes (max_input, or max_bytes of a stage)")
         write(piece)
 
 
 def _refusal(place: WebPlace, status: int) -> TransferFailed | TransferRefused:
     """What a status means that is none of success."""
     later = status < 200 or status >= 500 or status in MAY_SUCCEED_LATER
-    return (TransferFailed if later else TransferRefused)(f"{place} answered {status}")
+    return (TransferFailed if later else TransferRefused)(f"{place}: the server responded with status {status}")

@@ -33,13 +33,13 @@ from penstock.transfer.time_limit import TimeLimit
 CHUNK_BYTES = 1024 * 1024
 
 _REFUSED: Final = {
-    errno.ENOENT: "there is no such file",
+    errno.ENOENT: "the file does not exist",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
-    errno.ELOOP: "a part of its path is a symbolic link",
-    errno.ENOTDIR: "a part of its path is a symbolic link, or no folder",
-    errno.EISDIR: "it is a folder",
-    errno.ENXIO: "it is no regular file",
+    errno.ELOOP: "a component of its path is a symbolic link",
+    errno.ENOTDIR: "a component of its path is a symbolic link, or not a directory",
+    errno.EISDIR: "it is a directory",
+    errno.ENXIO: "it is not a regular file",
     errno.ENAMETOOLONG: "a name in its path is too long",
 }
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -54,7 +54,9 @@ def read_file(
     """
     with _told(place), _folder_of(root, place) as folder, _regular_file(folder, place) as (file, nbytes):
         if nbytes > most_bytes:
-            raise TransferRefused(f"{place} has {nbytes} bytes; at most {most_bytes} are taken")
+            raise TransferRefused(
+                f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+            )
         taken = 0
         while piece := os.read(file, CHUNK_BYTES):
             limit.left()
@@ -74,7 +76,7 @@ def write_part(root: FilePlace, place: FilePlace, part: str, outgoing: Outgoing,
     with _told(place), _folder_of(root, place, make=True) as folder:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(place.name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise TransferRefused(f"{place}: there is something that is no regular file")
+                raise TransferRefused(f"{place} exists and is not a regular file")
         _remove(folder, part)
         with contextlib.ExitStack() as undo:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -132,7 +134,7 @@ def _folder_of(root: FilePlace, place: FilePlace, *, make: bool = False) -> Iter
     try:
         folder = os.open("/" + "/".join(root.segments), _FOLDER)
     except OSError as error:
-        raise TransferFailed(f"{place}: the allowed folder {root} cannot be opened: {error.strerror}") from None
+        raise TransferFailed(f"{place}: cannot open the allowed directory {root}: {error.strerror}") from None
     try:
         for name in place.segments[len(root.segments) : -1]:
             if make:
@@ -155,13 +157,13 @@ def _regular_file(folder: int, place: FilePlace) -> Iterator[tuple[int, int]]:
     # moment later, so the open file is looked at again.
     mode = os.stat(place.name, dir_fd=folder, follow_symlinks=False).st_mode
     if not stat.S_ISREG(mode):
-        raise TransferRefused(f"{place}: it is no regular file")
+        raise TransferRefused(f"{place}: it is not a regular file")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(place.name, flags, dir_fd=folder)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise TransferRefused(f"{place}: it is no regular file")
+            raise TransferRefused(f"{place}: it is not a regular file")
         yield file, found.st_size
     finally:
         os.close(file)

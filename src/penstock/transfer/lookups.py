@@ -91,8 +91,8 @@ def _look_up(place: WebPlace, resolve: Resolve, limit: TimeLimit) -> list[Resolv
         case None:
             return lookup.found
         case UnicodeError():  # a part of the name is longer than names are
-            raise TransferRefused(f"{place}: {place.host} is no name of a host")
+            raise TransferRefused(f"{place}: {place.host!r} is not a valid host name")
         case socket.gaierror(errno=number) if number in NO_SUCH_NAME:
-            raise TransferRefused(f"{place}: there is no host {place.host}")
+            raise TransferRefused(f"{place}: host {place.host} not found")
         case error:
-            raise TransferFailed(f"{place}: {place.host} could not be looked up: {error.strerror or error}")
+            raise TransferFailed(f"{place}: cannot resolve {place.host}: {error.strerror or error}")

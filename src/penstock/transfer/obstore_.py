@@ -61,7 +61,9 @@ class ObjectStorage:
             found = obstore.get(store, place.key)
             nbytes = found.meta["size"]
             if nbytes > most_bytes:
-                raise TransferRefused(f"{place} has {nbytes} bytes; at most {most_bytes} are taken")
+                raise TransferRefused(
+                    f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+                )
             taken = 0
             pieces = iter(found.stream(min_chunk_size=PIECE_BYTES))
         while True:
@@ -73,7 +75,7 @@ class ObjectStorage:
             taken += len(piece)
             write(bytes(piece))
         if taken != nbytes:
-            raise TransferFailed(f"{place} was cut off: {nbytes - taken} of {nbytes} bytes are missing")
+            raise TransferFailed(f"{place}: the download was cut off: {nbytes - taken} of {nbytes} bytes are missing")
         return str(found.attributes.get("Content-Type", ""))
 
     def write(self, place: ObjectPlace, outgoing: Outgoing, *, limit: TimeLimit) -> None:
@@ -117,7 +119,7 @@ class ObjectStorage:
                 store = self._store(place)
             yield store
         except NOT_FOUND:
-            raise TransferRefused(f"{place}: there is no such object, or no such bucket") from None
+            raise TransferRefused(f"{place}: the object or the bucket does not exist") from None
         except (PermissionDeniedError, UnauthenticatedError):
             raise TransferRefused(f"{place}: permission denied") from None
         except BaseError as error:

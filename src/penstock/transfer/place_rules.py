@@ -47,7 +47,9 @@ class PlaceRules:
         """The place of an output.  Raises TransferRefused where `url` can never be one."""
         place = self._checked(url, self.outputs)
         if not isinstance(place, WebPlace) and is_part(place.name):
-            raise TransferRefused(f"{place}: names that begin with a dot and end with .part are kept for parts")
+            raise TransferRefused(
+                f"{place}: names that begin with a dot and end with .part are reserved for unfinished outputs"
+            )
         return place
 
     def _checked(self, url: str, allowed: AllowedPlaces) -> Place:

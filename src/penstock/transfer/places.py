@@ -114,9 +114,9 @@ class WebPlace:
         try:
             place = parse_place(urljoin(f"{self.scheme}://{self.authority}{self.target}", sent))
         except ValueError:  # urljoin, which takes brackets for an address
-            raise TransferRefused(f"{self} redirects to what is no URL") from None
+            raise TransferRefused(f"{self} redirects to an invalid URL") from None
         if not isinstance(place, WebPlace):
-            raise TransferRefused(f"{self} redirects to {place}: only http and https are followed")
+            raise TransferRefused(f"{self} redirects to {place}: only redirects to http and https are followed")
         if self.scheme == "https" and place.scheme == "http":
             raise TransferRefused(f"{self} redirects to {place}, which is not encrypted")
         return place
@@ -128,34 +128,36 @@ Place: TypeAlias = FilePlace | ObjectPlace | WebPlace
 def parse_place(url: str) -> Place:
     """The place that `url` names.  Raises TransferRefused where it names none, or more than one."""
     if len(url) > LONGEST_URL:
-        raise TransferRefused(f"{shown_url(url)}: a URL has at most {LONGEST_URL} characters, this one {len(url)}")
+        raise TransferRefused(f"{shown_url(url)}: the URL has {len(url)} characters; the maximum is {LONGEST_URL}")
     parts = _SHAPE.fullmatch(url)
     if parts is None:
-        raise TransferRefused(f"{shown_url(url)!r} is no URL: write file:///..., s3://..., http://... or https://...")
+        raise TransferRefused(
+            f"{shown_url(url)!r} is not a URL: write file:///..., s3://..., http://... or https://..."
+        )
     scheme, authority, path, query, fragment = parts.groups(default="")
     scheme = scheme.lower()
     if "@" in authority:
-        raise TransferRefused(f"{shown_url(url)}: a URL here has no user and no password")
+        raise TransferRefused(f"{shown_url(url)}: a user or password in the URL is not supported")
     if scheme in _STANDARD_PORTS:
         return _web_place(url, scheme, authority, (path or "/") + query)
     if query or fragment:
         raise TransferRefused(f"{shown_url(url)}: write %3F for a question mark in a name, and %23 for a number sign")
     if scheme == "file":
         if authority.lower() not in ("", "localhost"):
-            raise TransferRefused(f"{shown_url(url)}: a file has no host; write file:/// and the path from the root")
+            raise TransferRefused(f"{shown_url(url)}: a file URL has no host; write file:/// and the absolute path")
         return FilePlace(_segments(url, path, folded=True))
     if scheme == "s3":
         if not _BUCKET.fullmatch(authority):
             raise TransferRefused(f"{shown_url(url)}: write s3:// with a bucket and a key: s3://bucket/folder/name")
         return ObjectPlace(authority, _segments(url, path, folded=False))
-    raise TransferRefused(f"{shown_url(url)}: there are the schemes file, s3, http and https, and no {scheme}")
+    raise TransferRefused(f"{shown_url(url)}: scheme {scheme} is not supported; use file, s3, http or https")
 
 
 def parse_file_or_object(url: str) -> FilePlace | ObjectPlace | WebPlace:
     """As `parse_place`, for a place that is one file or one object and no folder."""
     place = parse_place(url)
     if not isinstance(place, WebPlace) and (not place.segments or url.endswith("/")):
-        raise TransferRefused(f"{shown_url(url)} names a folder: name what is in it")
+        raise TransferRefused(f"{shown_url(url)} names a directory: name a file or an object in it")
     return place
 
 
@@ -172,11 +174,11 @@ def shown_url(url: str) -> str:
 
 def _web_place(url: str, scheme: str, authority: str, target: str) -> WebPlace:
     if not _PRINTABLE.fullmatch(authority + target):
-        raise TransferRefused(f"{shown_url(url)}: percent-encode what is not a printable character of ASCII")
+        raise TransferRefused(f"{shown_url(url)}: percent-encode each character that is not printable ASCII")
     parts = _AUTHORITY.fullmatch(authority)
     port = int((parts and parts[3]) or _STANDARD_PORTS[scheme])
     if parts is None or not 1 <= port <= 65535:
-        raise TransferRefused(f"{shown_url(url)}: what stands before the path is no host and no port")
+        raise TransferRefused(f"{shown_url(url)}: the host or the port is not valid")
     return WebPlace(scheme, (parts[1] or parts[2]).lower(), port, target)
 
 
@@ -196,9 +198,9 @@ def _segments(url: str, path: str, *, folded: bool) -> tuple[str, ...]:
     if folded:
         names = [name for name in names if name not in ("", ".")]
     elif not set(names).isdisjoint(("", ".")) or decoded.startswith("//") or decoded.endswith("//"):
-        raise TransferRefused(f"{shown_url(url)}: a part of a key is neither empty nor a dot")
+        raise TransferRefused(f"{shown_url(url)}: a segment of a key must not be empty or `.`")
     if ".." in names:
-        raise TransferRefused(f"{shown_url(url)}: a path here has no `..`")
+        raise TransferRefused(f"{shown_url(url)}: a path must not contain `..`")
     if _CONTROLS.search(decoded):
-        raise TransferRefused(f"{shown_url(url)}: a path here has no control characters")
+        raise TransferRefused(f"{shown_url(url)}: a path must not contain control characters")
     return tuple(names)

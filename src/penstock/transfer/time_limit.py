@@ -42,10 +42,12 @@ class TimeLimit:
             TransferFailed: none are left.
         """
         if self._stopped():
-            raise TransferStopped(f"{self.what}: told to stop")
+            raise TransferStopped(f"{self.what}: transfer cancelled")
         left = self._end - self.now()
         if left <= 0:
-            raise TransferFailed(f"{self.what}: not done after {self._seconds:g} s")
+            raise TransferFailed(
+                f"{self.what}: transfer timed out after {self._seconds:g} s (download_timeout, or timeout of a stage)"
+            )
         return left
 
     def glance(self) -> float:

@@ -61,7 +61,7 @@ class TransferOptions:
     allowed_nets: tuple[Network, ...] = ()
     """Networks that may be reached although they are not public."""
     net_option: str = NET_OPTION
-    max_input: int = option(1024 * MIB, "Most bytes of one input.", minimum=1)
+    max_input: int = option(1024 * MIB, "maximum bytes of one input", minimum=1)
     timeout: float = 60.0
     """Seconds that one transfer may take, in either direction."""
 
@@ -89,7 +89,7 @@ class Downloaded:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise TransferFailed(f"what was downloaded cannot be read: {error.strerror or error}") from None
+            raise TransferFailed(f"cannot read the downloaded file: {error.strerror or error}") from None
 
     def remove(self) -> None:
         """Delete the file; harmless if it is gone."""
@@ -264,9 +264,11 @@ def _make_private(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise ConfigError(f"the folder for downloads {folder} cannot be made: {error.strerror}") from None
+        raise ConfigError(f"cannot create the download directory {folder}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise ConfigError(f"the folder for downloads {folder} must be this user's, and closed to others: chmod 700")
+        raise ConfigError(
+            f"the download directory {folder} must belong to this user and be closed to others: chmod 700"
+        )
 
 
 @contextlib.contextmanager
@@ -282,5 +284,5 @@ def _new_file(path: Path, shown: str) -> Iterator[BinaryIO]:
             with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 yield file
         except OSError as error:
-            raise TransferFailed(f"{shown}: the download cannot be written: {error.strerror or error}") from None
+            raise TransferFailed(f"{shown}: cannot write the download: {error.strerror or error}") from None
         undo.pop_all()

@@ -34,13 +34,13 @@ def announced_length(head: Message, what: str) -> int | None:
     values = {part.strip() for value in head.get_all("Content-Length", []) for part in value.split(",")}
     if head.get_all("Transfer-Encoding"):
         if values:
-            raise TransferFailed(f"{what}: the answer has both a Content-Length and a Transfer-Encoding")
+            raise TransferFailed(f"{what}: the response has both a Content-Length and a Transfer-Encoding")
         return None
     if not values:
         return None
     value = values.pop()
     if values or not re.fullmatch("[0-9]{1,18}", value):
-        raise TransferFailed(f"{what}: the Content-Length of the answer is no number")
+        raise TransferFailed(f"{what}: the Content-Length of the response is not a number")
     return int(value)
 
 
@@ -53,7 +53,9 @@ def read_body(head: Message, stream: BufferedReader[Any], what: str) -> Iterator
     length = announced_length(head, what)
     if encodings:
         if encodings != ["chunked"]:
-            raise TransferFailed(f"{what}: the answer has the Transfer-Encoding {', '.join(encodings)[:100]!r}")
+            raise TransferFailed(
+                f"{what}: the response has the Transfer-Encoding {', '.join(encodings)[:100]!r}, which is not supported"
+            )
         return _chunked(stream, what)
     return _until_the_end(stream) if length is None else _exactly(stream, length, what)
 
@@ -63,7 +65,7 @@ def _exactly(stream: BufferedReader[Any], count: int, what: str) -> Iterator[byt
     while left:
         piece = stream.read1(min(left, CHUNK_BYTES))
         if not piece:
-            raise TransferFailed(f"{what}: the answer was cut off: {left} of {count} bytes are missing")
+            raise TransferFailed(f"{what}: the response was cut off: {left} of {count} bytes are missing")
         left -= len(piece)
         yield piece
 
@@ -77,18 +79,18 @@ def _chunked(stream: BufferedReader[Any], what: str) -> Iterator[bytes]:
     while size := _chunk_size(stream, what):
         yield from _exactly(stream, size, what)
         if stream.read(2) != b"\r\n":
-            raise TransferFailed(f"{what}: a chunk of the answer does not end where it must")
+            raise TransferFailed(f"{what}: malformed chunk in the response: data not followed by CRLF")
     for _ in range(MOST_TRAILERS):
         line = stream.readline(LONGEST_LINE_BYTES)
         if line == b"\r\n":
             return
         if not line.endswith(b"\n"):
             break
-    raise TransferFailed(f"{what}: the answer was cut off behind its last chunk")
+    raise TransferFailed(f"{what}: the response was cut off after its last chunk")
 
 
 def _chunk_size(stream: BufferedReader[Any], what: str) -> int:
     line = _SIZE.fullmatch(stream.readline(LONGEST_LINE_BYTES))
     if line is None:
-        raise TransferFailed(f"{what}: the answer was cut off, or the size of a chunk is no number")
+        raise TransferFailed(f"{what}: the response was cut off, or a chunk size is not a number")
     return int(line[1], 16)

@@ -138,7 +138,7 @@ def test_five_redirects_are_followed_and_a_sixth_is_not():
     with web_server(redirecting(5)) as server:
         assert fetch(server.url) == b"there"
         assert len(server.asked) == 6
-    with web_server(redirecting(6)) as server, pytest.raises(TransferRefused, match="more than 5 times"):
+    with web_server(redirecting(6)) as server, pytest.raises(TransferRefused, match="too many redirects, more than 5"):
         fetch(server.url)
 
 
@@ -194,7 +194,7 @@ def test_a_name_without_an_address_is_refused():
 def test_what_trying_again_cannot_help_is_refused(status):
     with web_server(lambda asked: asked.answer(status)) as server, pytest.raises(TransferRefused) as told:
         fetch(f"{server.url}/a?signature=secret")
-    assert str(told.value) == f"{server.url}/a?*** answered {status}"
+    assert str(told.value) == f"{server.url}/a?***: the server responded with status {status}"
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
@@ -207,7 +207,7 @@ def test_what_may_succeed_later_is_a_failure(status):
 def test_an_encoded_body_is_refused(encoding):
     with (
         web_server(lambda asked: asked.answer(body=b"x", Content_Encoding=encoding)) as server,
-        pytest.raises(TransferRefused, match="encoded"),
+        pytest.raises(TransferRefused, match="which was not requested and is not supported"),
     ):
         fetch(server.url)
 
@@ -217,7 +217,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_before_it_is_read():
         asked.send("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n")
         asked.wait_for_the_end()
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match="1001 bytes; at most 1000"):
+    with web_server(answer) as server, pytest.raises(TransferRefused, match="1001 bytes, which is more than 1000"):
         fetch(server.url)
 
 
@@ -227,7 +227,7 @@ def test_a_body_that_does_not_say_its_length_is_refused_once_it_is_too_large():
         while True:
             asked.send(b"64\r\n" + b"x" * 100 + b"\r\n")
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match="more than the 1000 bytes"):
+    with web_server(answer) as server, pytest.raises(TransferRefused, match="has more than 1000 bytes"):
         fetch(server.url)
 
 
@@ -265,7 +265,7 @@ def trickle(asked: Asked, head: str) -> None:
 def test_a_server_that_sends_a_byte_now_and_then_is_cut_off_at_the_time_limit(head):
     with (
         web_server(lambda asked: trickle(asked, head)) as server,
-        pytest.raises(TransferFailed, match=r"not done after 0\.5 s"),
+        pytest.raises(TransferFailed, match=r"transfer timed out after 0\.5 s"),
     ):
         fetch(server.url, seconds=0.5, most_bytes=100_000)
 
@@ -277,7 +277,7 @@ def test_a_server_that_falls_silent_is_left_after_the_stall_limit():
 
     with (
         web_server(answer) as server,
-        pytest.raises(TransferFailed, match=r"nothing came or went for 0\.3 s"),
+        pytest.raises(TransferFailed, match=r"no data transferred for 0\.3 s"),
     ):
         fetch(server.url, fetcher=Fetcher(LOOPBACK, stall=0.3))
 
@@ -285,7 +285,7 @@ def test_a_server_that_falls_silent_is_left_after_the_stall_limit():
 def test_a_name_whose_lookup_hangs_is_left_at_the_time_limit():
     answered = threading.Event()
     try:
-        with pytest.raises(TransferFailed, match=r"not done after 0\.3 s"):
+        with pytest.raises(TransferFailed, match=r"transfer timed out after 0\.3 s"):
             fetch("http://a.example", fetcher=Fetcher(resolve=lambda *_: [answered.wait(30)]), seconds=0.3)
     finally:
         answered.set()
@@ -392,7 +392,9 @@ def test_a_put_is_not_led_to_another_host_of_an_allowed_network_and_a_get_is():
             asked.answer(307, Location=f"{inside.url}/admin")
 
         with web_server(lead) as server:
-            with pytest.raises(TransferRefused, match=r"is not a public address; a PUT to .* was redirected there"):
+            with pytest.raises(
+                TransferRefused, match=r"is not a public address; a PUT to .* was redirected to this host"
+            ):
                 put(server.url)
             assert inside.asked == []
             assert fetch(server.url) == b"inside"
@@ -420,5 +422,8 @@ def test_a_put_to_a_server_that_hangs_up_is_a_failure():
 
 @pytest.mark.parametrize("kind", ["a\r\nX: y", "", "h\u00f6he"])
 def test_a_content_type_that_is_none_is_not_sent(kind):
-    with web_server(lambda asked: asked.answer()) as server, pytest.raises(TransferRefused, match="no content type"):
+    with (
+        web_server(lambda asked: asked.answer()) as server,
+        pytest.raises(TransferRefused, match="is not a valid content type"),
+    ):
         Fetcher(LOOPBACK).put(parse_place(server.url), Outgoing(b"", kind), limit=TimeLimit("", 30))

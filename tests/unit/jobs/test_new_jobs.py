@@ -40,10 +40,10 @@ ONE = encode_job_input(1, None)
         ({"output": "ftp://me:geheim@host/a"}, "output: there is no ftp:// here; there are file://, s3://"),
         (
             {"input_url": "http://x:99999/"},
-            "http://x:99999/: what stands before the path is no host and no port",
+            "http://x:99999/: the host or the port is not valid",
         ),
-        ({"output": "file:///out/../x"}, "output: file:///out/../x: a path here has no `..`"),
-        ({"output": "file:///out/"}, "output: file:///out/ names a folder"),
+        ({"output": "file:///out/../x"}, "output: file:///out/../x: a path must not contain `..`"),
+        ({"output": "file:///out/"}, "output: file:///out/ names a directory"),
         ({"output": 3}, "output must be a URL of at most 8192 characters that can be printed, got 3"),
         ({"content_type": "text/csv"}, "no service reads the content type 'text/csv'; there are application/json"),
         ({"content_type": "  "}, "no service reads"),

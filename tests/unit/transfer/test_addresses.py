@@ -71,12 +71,12 @@ def test_the_metadata_of_a_cloud_behind_nat64_is_refused():
 
 @pytest.mark.parametrize("address", ["fe80::1%eth0", "8.8.8.8%1", "2606:4700::1%2"])
 def test_a_scope_id_is_refused_and_cannot_be_allowed(address):
-    assert why_refused(address, parse_nets("::/0,0.0.0.0/0")) == f"{address} has a scope id"
+    assert why_refused(address, parse_nets("::/0,0.0.0.0/0")) == f"{address} has a scope id, which is not supported"
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "0x7f.1", "2130706433", "127.1", "1.2.3.4.5", "08.8.8.8", "[::1]"])
 def test_what_is_no_address_is_refused(text):
-    assert why_refused(text, parse_nets("::/0,0.0.0.0/0")) == f"{text!r} is no IP address"
+    assert why_refused(text, parse_nets("::/0,0.0.0.0/0")) == f"{text!r} is not an IP address"
 
 
 def test_a_named_network_is_allowed_and_its_neighbours_are_not():

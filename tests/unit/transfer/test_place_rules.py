@@ -14,7 +14,7 @@ def test_what_lies_beneath_a_prefix_is_allowed_in_its_direction():
     assert rules().check_input("s3://bucket/in/a") == ObjectPlace("bucket", ("in", "a"))
     assert rules().check_output("file:///out/a") == FilePlace(("out", "a"))
     for check, url in ((rules().check_output, "file:///in/a"), (rules().check_input, "file:///out/a")):
-        with pytest.raises(TransferRefused, match="beneath no prefix of --allow-"):
+        with pytest.raises(TransferRefused, match="not below a prefix of --allow-"):
             check(url)
 
 
@@ -36,7 +36,7 @@ def test_an_address_is_judged_and_a_name_is_left_to_the_connection():
 
 
 def test_an_output_has_no_name_that_is_kept_for_parts():
-    with pytest.raises(TransferRefused, match="kept for parts"):
+    with pytest.raises(TransferRefused, match="reserved for unfinished outputs"):
         rules().check_output("file:///out/.a.1.part")
 
 

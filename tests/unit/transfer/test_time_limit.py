@@ -21,11 +21,11 @@ def test_a_limit_ends_when_its_seconds_have_passed():
     Hand.time += 4.9
     assert limit.glance() == pytest.approx(0.1)
     Hand.time += 0.1
-    with pytest.raises(TransferFailed, match="a page: not done after 5 s"):
+    with pytest.raises(TransferFailed, match="a page: transfer timed out after 5 s"):
         limit.left()
 
 
 def test_a_transfer_that_is_stopped_is_told_so_before_anything_else():
     limit = TimeLimit("a page", -1.0, lambda: True)
-    with pytest.raises(TransferStopped, match="a page: told to stop"):
+    with pytest.raises(TransferStopped, match="a page: transfer cancelled"):
         limit.glance()

@@ -59,24 +59,24 @@ def test_a_body_shorter_than_announced_is_a_failure(end):
 
 @pytest.mark.parametrize("size", [b"0x3", b"-1", b"+3", b"3_0", b"", b" 3", b"g", b"1" * 16, b"3\n"])
 def test_a_size_that_is_no_number_is_a_failure(size):
-    with pytest.raises(TransferFailed, match="size of a chunk"):
+    with pytest.raises(TransferFailed, match="a chunk size is not a number"):
         body(CHUNKED, size + b"\r\nabc\r\n0\r\n\r\n")
 
 
 def test_a_chunk_that_goes_on_behind_its_end_is_a_failure():
-    with pytest.raises(TransferFailed, match="does not end where it must"):
+    with pytest.raises(TransferFailed, match="malformed chunk in the response: data not followed by CRLF"):
         body(CHUNKED, b"3\r\nabcd\r\n0\r\n\r\n")
 
 
 @pytest.mark.parametrize("trailers", [b"X: y\r\n" * 101, b"X: " + b"y" * 5000 + b"\r\n"])
 def test_trailers_without_end_are_a_failure(trailers):
-    with pytest.raises(TransferFailed, match="behind its last chunk"):
+    with pytest.raises(TransferFailed, match="after its last chunk"):
         body(CHUNKED, b"0\r\n" + trailers + b"\r\n")
 
 
 @pytest.mark.parametrize("value", ["", "-1", "+3", "3.0", "0x3", "1_0", "3, 4", "9" * 19])
 def test_a_length_that_is_no_number_is_a_failure(value):
-    with pytest.raises(TransferFailed, match="no number"):
+    with pytest.raises(TransferFailed, match="the Content-Length of the response is not a number"):
         body({"Content-Length": value}, b"abc")
 
 
