@@ -194,7 +194,8 @@ def test_a_killed_process_is_refused_with_the_signal(artifact, library):
 def test_a_crash_is_refused_with_the_signal(artifact, library):
     library("import os, sys; print('where it was', file=sys.stderr); os.abort()")
     assert refusal(artifact) == (
-        "format 'onnx': the process that replays the rows was ended by SIGABRT; the end of what it wrote:\nwhere it was"
+        "format 'onnx': the process that replays the rows was ended by SIGABRT; "
+        "the last lines of its stderr:\nwhere it was"
     )
 
 
@@ -206,7 +207,7 @@ def test_a_process_without_memory_is_refused_with_the_end_of_its_stderr(artifact
         bytearray(1 << 31)
     """)
     said = refusal(artifact)
-    assert "ended with status 1; the end of what it wrote:\nx" in said
+    assert "ended with status 1; the last lines of its stderr:\nx" in said
     assert said.endswith("MemoryError")
     assert len(said) < 5000
 
@@ -214,7 +215,7 @@ def test_a_process_without_memory_is_refused_with_the_end_of_its_stderr(artifact
 @pytest.mark.parametrize("status", [pytest.param(0, marks=pytest.mark.night), 3])
 def test_a_process_that_leaves_without_an_answer_is_refused(artifact, library, status):
     library(f"import os; os._exit({status})")
-    what = f"ended with status {status}" if status else "answered with something that is no result"
+    what = f"ended with status {status}" if status else "sent an invalid reply"
     assert refusal(artifact) == f"format 'onnx': the process that replays the rows {what}"
 
 
@@ -235,7 +236,7 @@ def test_an_exception_that_nobody_expects_is_refused_with_its_traceback(artifact
 )
 def test_an_answer_that_is_none_is_refused(artifact, library, answer):
     library(f"import os, sys; os.write(int(sys.argv[1]), {answer!r}); os._exit(0)")
-    with pytest.raises(ExportRefused, match="answered with something that is no result"):
+    with pytest.raises(ExportRefused, match="sent an invalid reply"):
         prove(artifact)
 
 
@@ -250,7 +251,7 @@ def test_a_process_that_fails_after_its_answer_is_refused(artifact, library):
 def test_an_answer_without_end_is_refused_and_not_waited_for(artifact, library, monkeypatch):
     monkeypatch.setattr(penstock.artifact.fresh_process, "LONGEST_ANSWER", 1_000_000)
     library("import os, sys\nwhile True: os.write(int(sys.argv[1]), bytes(1 << 16))")
-    with pytest.raises(ExportRefused, match="that replays the rows answered more than 1,000,000 bytes, and was ended"):
+    with pytest.raises(ExportRefused, match="that replays the rows was ended: its reply had more than 1,000,000 bytes"):
         prove(artifact)
 
 
@@ -307,7 +308,7 @@ def test_what_differs_comes_back_as_it_was_found(tmp_path):
         return tmp_path / name
 
     changes = diff(saved("a", 3, "Add"), saved("b", 2, "Div"))
-    assert dict(changes.refused) == {2: "2 is no id of 0 to 1 at `$.id`"}
+    assert dict(changes.refused) == {2: "2 is not an id of 0 to 1 at `$.id`"}
     assert [change.what for change in changes.descriptions] == ["probes", "feature id"]
     (output,) = changes.outputs
     assert (output.rows, output.differing, output.largest, output.before) == (2, 2, None, output.row)

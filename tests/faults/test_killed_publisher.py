@@ -64,7 +64,7 @@ def go_back():
         except ConfigError:
             return 0
         except ArtifactInvalid as error:  # a publisher was quicker
-            assert "somebody else changed" in str(error)
+            assert "was changed by another process" in str(error)
 
 def change(artifact, number):  # as another training would make another model
     manifest = json.loads((artifact / "manifest.json").read_bytes())

@@ -85,9 +85,9 @@ def worst_of(deviations: Iterable[Deviation]) -> Deviation:
 def mismatch(expected: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> str:
     """Why no value of `got` can be compared; "" where they can."""
     if _dtype(expected) != _dtype(got):
-        return f"the graph answers {_dtype(got)}, and the model answered {_dtype(expected)}"
+        return f"the graph returned {_dtype(got)}, the model returned {_dtype(expected)}"
     if expected.shape != got.shape:
-        return f"the graph's answer has the shape {got.shape}, and the model's had {expected.shape}"
+        return f"the output of the graph has the shape {got.shape}, that of the model {expected.shape}"
     return ""
 
 
@@ -132,10 +132,11 @@ def _plain(value: Any) -> object:
 def _problem(expected: Any, got: Any, tolerance: tuple[float, float]) -> str:
     wanted, found = _plain(expected), _plain(got)
     if not isinstance(wanted, float) or not isinstance(found, float):
-        return f"the graph answers {found!r}, and the model answered {wanted!r}"
+        return f"the graph returned {found!r}, the model returned {wanted!r}"
     if math.isnan(wanted) or math.isnan(found):
-        return f"the graph answers {found!r}, and the model answered {wanted!r}: NaN is no answer"
+        return f"the graph returned {found!r}, the model returned {wanted!r}: NaN is not a valid output"
     return (
-        f"the graph answers {found!r}, and the model answered {wanted!r}: they differ by {abs(found - wanted):.3g}, "
-        f"and the tolerance allows {tolerance[0] + tolerance[1] * abs(wanted):.3g}"
+        f"the graph returned {found!r}, the model returned {wanted!r}: they differ by "
+        f"{abs(found - wanted):.3g}, and the tolerance allows "
+        f"{tolerance[0] + tolerance[1] * abs(wanted):.3g}"
     )

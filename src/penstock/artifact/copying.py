@@ -28,7 +28,7 @@ def copy_artifact(source: Artifact, target: Path) -> None:
     try:
         _copy(folder, source, target)
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(f"{source.path} is no artifact that can be used: {error}", file=error.file) from error
+        raise ArtifactInvalid(f"{source.path} is not a valid artifact: {error}", file=error.file) from error
     finally:
         os.close(folder)
     sync_tree(target)

@@ -125,7 +125,7 @@ def record_to_json(record: CurrentRecord) -> bytes:
     content = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
     if len(content) > LARGEST_CURRENT:
         raise ArtifactInvalid(
-            f"{CURRENT} would have more than {LARGEST_CURRENT} bytes: publish into another folder", file=CURRENT
+            f"{CURRENT} would have more than {LARGEST_CURRENT} bytes: publish into another directory", file=CURRENT
         )
     record_from_json(content)
     return content
@@ -142,7 +142,7 @@ def record_from_json(content: bytes) -> CurrentRecord:
         CurrentRecord,
         file=CURRENT,
         schemas=(CURRENT_SCHEMA,),
-        remedy="publish into another folder",
+        remedy="publish into another directory",
         check=_check_history,
     )
 
@@ -152,21 +152,25 @@ def _check_history(record: CurrentRecord) -> None:
     for place, entry in enumerate(record.history, 1):
         datetime.fromisoformat(entry.at)
         if not entry.at.isprintable():  # between date and time it lets any character pass
-            raise ValueError(f"entry {place} was at {entry.at!r}, which is no time")
+            raise ValueError(f"entry {place} has the time {entry.at!r}, which is not valid")
         if entry.action == "publish":
             digests.append(entry.digest)
             if entry.version != len(digests):
-                raise ValueError(f"entry {place} publishes version {entry.version}, and {len(digests)} is next")
+                raise ValueError(
+                    f"entry {place} publishes version {entry.version}, but the next version is {len(digests)}"
+                )
             if not SHA256.fullmatch(entry.digest):
                 raise ValueError(f"the digest of version {entry.version} is not 64 hexadecimal digits")
             if not is_run_id(entry.run):
-                raise ValueError(f"the run of version {entry.version} is {entry.run!r}, which no run is called")
+                raise ValueError(
+                    f"the run of version {entry.version} is {entry.run!r}, which is not a valid name of a run"
+                )
         elif not 1 <= entry.version <= len(digests):
-            raise ValueError(f"entry {place} goes back to version {entry.version}, which was never published")
+            raise ValueError(f"entry {place} rolls back to version {entry.version}, which was never published")
         elif (entry.digest, entry.run) != (digests[entry.version - 1], None):
-            raise ValueError(f"entry {place} is not as version {entry.version} was published")
+            raise ValueError(f"entry {place} differs from the entry that published version {entry.version}")
     if not record.history:
         raise ValueError("the history is empty")
     end = record.history[-1]
     if (record.version, record.digest) != (end.version, end.digest):
-        raise ValueError(f"version {record.version} is said to be current, and the history ends with {end.version}")
+        raise ValueError(f"version {record.version} is named as current, but the history ends with {end.version}")

@@ -110,7 +110,7 @@ class Draft:
 
     def publish(self) -> Path:
         """Let the artifact appear at its path, which is returned."""
-        assert self.digest, "publish comes after finish"
+        assert self.digest, "call finish before publish"
         check_absent(self.target)
         try:
             self.folder.rename(self.target)

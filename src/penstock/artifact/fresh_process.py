@@ -105,7 +105,7 @@ def _environment() -> dict[str, str]:
 
 def _last_message(answer: bytes, status: int, stderr: IO[bytes]) -> Message:
     if len(answer) > LONGEST_ANSWER:
-        _refuse("", f"answered more than {LONGEST_ANSWER:,} bytes, and was ended", stderr)
+        _refuse("", f"was ended: its reply had more than {LONGEST_ANSWER:,} bytes", stderr)
     *lines, rest = answer.split(b"\n")
     try:
         messages = [message_from_line(line) for line in lines]
@@ -137,7 +137,7 @@ def _ending(status: int) -> str:
     if status < 0:
         ending = f"was ended by {signal.Signals(-status).name}"
         return ending + (", as the system does where memory runs out" if -status == signal.SIGKILL else "")
-    return f"ended with status {status}" if status else "answered with something that is no result"
+    return f"ended with status {status}" if status else "sent an invalid reply"
 
 
 def _refuse(format: str, ending: str, stderr: IO[bytes]) -> NoReturn:  # noqa: A002  # the word users know
@@ -146,6 +146,7 @@ def _refuse(format: str, ending: str, stderr: IO[bytes]) -> NoReturn:  # noqa: A
     said = stderr.read().decode(errors="replace").strip()
     where = f"format {format!r}: " if format else ""
     raise ExportRefused(
-        f"{where}the process that replays the rows {ending}" + (f"; the end of what it wrote:\n{said}" if said else ""),
+        f"{where}the process that replays the rows {ending}"
+        + (f"; the last lines of its stderr:\n{said}" if said else ""),
         format=format,
     )

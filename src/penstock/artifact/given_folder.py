@@ -21,12 +21,12 @@ def given_folder(name: str, path: object) -> Path:
     """
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given or not _can_be_encoded(given):
-        raise ConfigError(f"{name} takes the path of a folder, got {path!r}")
+        raise ConfigError(f"{name} must be the path of a directory, got {path!r}")
     address = ADDRESS.match(given)
     if address:  # it is not repeated as a whole: it may have a password
         raise ConfigError(
-            f"{name} takes the path of a folder of this machine, and {address[0]}… is an address: copy what is there "
-            "into a folder, and name that"
+            f"{name} must be a local path, and {address[0]}… is a URL: copy the files into a directory "
+            "and give its path"
         )
     return Path(given)
 
@@ -42,7 +42,7 @@ def absolute_folder(name: str, path: object) -> Path:
         return folder.absolute()
     except FileNotFoundError as error:
         raise ConfigError(
-            f"{name} is {path!r}, and there is no working directory any more: give an absolute path"
+            f"{name} is {path!r}, but the working directory does not exist any more: give an absolute path"
         ) from error
 
 

@@ -146,7 +146,7 @@ def copy_listed(folder: int, path: str, entry: FileEntry, target: FileIO) -> Non
         if read(1):  # somebody is writing it, and may never end
             raise _invalid(path, "grows while it is read")
         if left:
-            raise _invalid(path, f"has {entry.bytes - left} bytes, and the manifest says {entry.bytes}")
+            raise _invalid(path, f"has {entry.bytes - left} bytes, but the manifest lists {entry.bytes}")
 
 
 def _copied_by_kernel(file: FileIO, target: FileIO, size: int) -> int:
@@ -195,28 +195,28 @@ def _stamp_of(file: BinaryIO) -> FileStamp:
 
 def _check_no_pointer(path: str, content: bytes) -> None:
     if content.startswith(LFS_POINTER):
-        raise _invalid(path, "is a pointer of git-lfs, in place of the file: get the files by `git lfs pull`")
+        raise _invalid(path, "is a git-lfs pointer, not the file: get the files with `git lfs pull`")
 
 
 def _check_size(file: BinaryIO | FileIO, path: str, entry: FileEntry) -> None:
     size = os.fstat(file.fileno()).st_size
     if size != entry.bytes:
         _check_no_pointer(path, file.read(len(LFS_POINTER)))
-        raise _invalid(path, f"has {size} bytes, and the manifest says {entry.bytes}")
+        raise _invalid(path, f"has {size} bytes, but the manifest lists {entry.bytes}")
 
 
 def _check_content(path: str, entry: FileEntry, size: int, digest: str) -> None:
     if (size, digest) != (entry.bytes, entry.sha256):
-        raise _invalid(path, f"is not as it was saved: its sha256 is {digest}, not {entry.sha256}")
+        raise _invalid(path, f"was changed after it was saved: its sha256 is {digest}, not {entry.sha256}")
 
 
 def _remedy(kind: str) -> str:
-    return ": copy the folder with the files that its links lead to, as `cp -rL` does" if kind == "link" else ""
+    return ": copy the directory with the files that its links point to, with `cp -rL`" if kind == "link" else ""
 
 
 def _invalid(path: str, what: str) -> ArtifactInvalid:
     """What is wrong with a file; its name, which anybody may have chosen, is written in printable characters."""
-    return ArtifactInvalid(f"{printable(path) or 'the folder'} {what}", file=path)
+    return ArtifactInvalid(f"{printable(path) or 'the directory'} {what}", file=path)
 
 
 def _walk(folder: int, above: str) -> Iterator[tuple[str, str]]:
@@ -261,7 +261,7 @@ def _opened(folder: int, path: str) -> Iterator[BinaryIO]:
                 os.close(here)
         with open(descriptor, "rb") as raw:  # noqa: PTH123  # of a descriptor, there is no path
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise _invalid(path, "is no regular file")
+                raise _invalid(path, "is not a regular file")
             yield raw
 
 
@@ -275,5 +275,5 @@ def _named(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ELOOP:  # no link is followed
             raise _invalid(path, f"cannot be read: it is a link{_remedy('link')}") from error
-        more = "; `ulimit -n` bounds how many a process has: raise it" if error.errno == errno.EMFILE else ""
+        more = "; raise `ulimit -n`" if error.errno == errno.EMFILE else ""
         raise _invalid(path, f"cannot be read: {error.strerror}{more}") from error

@@ -36,7 +36,7 @@ class WrongId:
     """Which value of a row of that input it is."""
 
     def __str__(self) -> str:
-        return f"table {self.table!r} has the ids from 0 to {self.size - 1}, and {self.id} is looked up"
+        return f"table {self.table!r} has the ids from 0 to {self.size - 1}, but id {self.id} was requested"
 
 
 class WrongIds(Exception):

@@ -70,7 +70,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     try:
         manifest_from_json(content)
     except ArtifactInvalid as error:
-        raise ConfigError(f"the artifact could not be opened again: {error}") from error
+        raise ConfigError(f"the artifact cannot be opened: {error}") from error
     return content
 
 
@@ -118,14 +118,14 @@ def _check_manifest(manifest: Manifest) -> None:
     _check_graphs(manifest)
     _check_tables(manifest)
     if manifest.probes.rows < 1:
-        raise _Wrong(f"probes.rows is {manifest.probes.rows}, and an artifact has one at least")
+        raise _Wrong(f"probes.rows is {manifest.probes.rows}, but must be at least 1")
     if not any(path.startswith(f"{manifest.probes.path}/") for path in manifest.files):
-        raise _Wrong(f"no file is below the probes' path {manifest.probes.path!r}")
+        raise _Wrong(f"no file is below the path of the probes, {manifest.probes.path!r}")
     if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
-        raise _Wrong(f"tolerance is {manifest.tolerance}, and both numbers must be 0 or more, and finite")
+        raise _Wrong(f"tolerance is {manifest.tolerance}, but both numbers must be finite and at least 0")
     datetime.fromisoformat(manifest.created)
     if not is_run_id(manifest.run):
-        raise _Wrong(f"run is {manifest.run!r}, and has 1 to {LONGEST_RUN} characters that can be printed")
+        raise _Wrong(f"run is {manifest.run!r}, but must have 1 to {LONGEST_RUN} printable characters")
     try:
         check_service_name(manifest.name)
     except ConfigError as error:
@@ -149,10 +149,10 @@ def _check_files(manifest: Manifest) -> None:
         if entry.bytes < 0:
             raise _Wrong(f"{path!r} has {entry.bytes} bytes")
         if path in (MANIFEST, DIGEST):
-            raise _Wrong(f"{path!r} is among the files, and cannot tell of itself")
+            raise _Wrong(f"{path!r} must not be listed among the files")
         for folder in parents_of(path):
             if folder in manifest.files:
-                raise _Wrong(f"{folder!r} is a file and a folder at once")
+                raise _Wrong(f"{folder!r} is listed as a file and as a directory")
     if FEATURES not in manifest.files:
         raise _Wrong(f"{FEATURES!r} is not among the files")
 
@@ -166,9 +166,9 @@ def parents_of(path: str) -> list[str]:
 def _check_path(path: str) -> None:
     parts = path.encode().split(b"/")
     if any(part in (b"", b".", b"..") or b"\0" in part or len(part) > LONGEST_NAME for part in parts):
-        raise _Wrong(f"{path!r} is no path of a file inside the artifact")
+        raise _Wrong(f"{path!r} is not a valid path inside the artifact")
     if len(parts) > DEEPEST_PATH:
-        raise _Wrong(f"a path has {len(parts)} names, and {DEEPEST_PATH} at most are read: {path[:60]!r}...")
+        raise _Wrong(f"a path has {len(parts)} components, but the maximum is {DEEPEST_PATH}: {path[:60]!r}...")
 
 
 def _check_graphs(manifest: Manifest) -> None:
@@ -177,14 +177,12 @@ def _check_graphs(manifest: Manifest) -> None:
     roles: set[Role] = {"model", "ids"} if manifest.outside else {"model"}
     there = [(graph.format, graph.role) for graph in manifest.graphs]
     if len(set(there)) < len(there):
-        raise _Wrong(f"a graph is there twice: {', '.join(' '.join(one) for one in there)}")
+        raise _Wrong(f"a graph is listed twice: {', '.join(' '.join(one) for one in there)}")
     firsts = manifest.program(manifest.formats[0])
     for format_ in manifest.formats:
         program = manifest.program(format_)
         if program.keys() != roles:
-            raise _Wrong(
-                f"the {format_} graphs are {' and '.join(program)}, and should be {' and '.join(sorted(roles))}"
-            )
+            raise _Wrong(f"the {format_} graphs are {' and '.join(program)}, but must be {' and '.join(sorted(roles))}")
         for role, graph in program.items():
             _check_graph(graph, manifest.files)
             if [(o.name, o.dtype) for o in graph.outputs] != [(o.name, o.dtype) for o in firsts[role].outputs]:
@@ -208,7 +206,7 @@ def _check_tables(manifest: Manifest) -> None:
     ids, model = (manifest.program(manifest.formats[0])[role] for role in ("ids", "model"))
     names = [table.name for table in manifest.tables]
     if len(set(names)) < len(names):
-        raise _Wrong(f"a table is there twice: {names}")
+        raise _Wrong(f"a table is listed twice: {names}")
     given = [tensor.name for tensor in ids.outputs]
     if sorted(lookup.ids for lookup in manifest.lookups) != sorted(given):
         raise _Wrong(f"the ids graph gives {given}, and the lookups of the tables need others")
@@ -253,10 +251,10 @@ def _check_shards(table: TableEntry, manifest: Manifest) -> None:
 def _check_tensors(where: str, tensors: tuple[Tensor, ...]) -> None:
     names = [tensor.name for tensor in tensors]
     if not names or len(set(names)) < len(names):
-        raise _Wrong(f"{where}: the names must be different ones, and one at least; they are {names}")
+        raise _Wrong(f"{where}: the names must be unique, and at least one; they are {names}")
     for tensor in tensors:
         if tensor.dtype not in DTYPES:
-            raise _Wrong(f"{where}: {tensor.name!r} is of the unknown dtype {tensor.dtype!r}")
+            raise _Wrong(f"{where}: {tensor.name!r} has the unknown dtype {tensor.dtype!r}")
         if len(tensor.shape) >= MOST_AXES:
             raise _Wrong(f"{where}: {tensor.name!r} has {len(tensor.shape)} axes besides the batch")
         if any(size is not None and size < 0 for size in tensor.shape):

@@ -63,8 +63,8 @@ def find_artifact(path: str | os.PathLike[str], digest: str | None = None) -> Fo
         return FoundArtifact(folder, digest, None)
     if digest not in (None, record.digest):
         raise ArtifactInvalid(
-            f"version {record.version} is current in {printable(str(folder))}, and its digest is {record.digest}, "
-            f"not {digest}",
+            f"the current version of {printable(str(folder))} is {record.version} with the digest "
+            f"{record.digest}, not {digest}",
             file=CURRENT,
         )
     return FoundArtifact(_no_link(version_folder(folder, record.version)), record.digest, record.version)
@@ -96,10 +96,10 @@ def check_place(model_dir: Path) -> None:
     place = resolved_place(model_dir)
     for folder in (place, *place.parents):
         if os.path.lexists(folder / MANIFEST) and os.path.lexists(folder / DIGEST):
-            raise ConfigError(f"the model directory {model_dir} would lie inside the artifact {folder}")
+            raise ConfigError(f"the model directory {model_dir} would be inside the artifact {folder}")
         if folder.name == VERSIONS and os.path.lexists(folder.parent / CURRENT):
             raise ConfigError(
-                f"the model directory {model_dir} would lie among the versions of the model directory {folder.parent}"
+                f"the model directory {model_dir} would be among the versions of the model directory {folder.parent}"
             )
 
 
@@ -135,7 +135,7 @@ def read_current(model_dir: Path) -> CurrentRecord | None:
         if isinstance(error.__cause__, FileNotFoundError):
             return None
         raise ArtifactInvalid(
-            f"{printable(str(model_dir))} is no model directory that can be used: {error}", file=error.file
+            f"{printable(str(model_dir))} is not a valid model directory: {error}", file=error.file
         ) from error
     finally:
         os.close(folder)
@@ -155,7 +155,7 @@ def read_published(model_dir: Path) -> CurrentRecord:
 
 def _without_current(model_dir: Path) -> ArtifactInvalid:
     return ArtifactInvalid(
-        f"{printable(str(model_dir))} is no model directory: there is no file {CURRENT}", file=CURRENT
+        f"{printable(str(model_dir))} is not a model directory: it has no file {CURRENT}", file=CURRENT
     )
 
 
@@ -187,15 +187,15 @@ def checked_versions(model_dir: Path, record: CurrentRecord | None) -> frozenset
     for name, number in _entries(model_dir):
         if number is None:
             raise ArtifactInvalid(
-                f"{model_dir / VERSIONS / name} is no version's folder: take it away", file=f"{VERSIONS}/{name}"
+                f"{model_dir / VERSIONS / name} is not a directory of a version: remove it", file=f"{VERSIONS}/{name}"
             )
         found.add(number)
     last = 0 if record is None else record.last
     if found and max(found) > last + 1:
-        said = "is missing" if record is None else f"knows of {last} versions"
+        said = "is missing" if record is None else f"lists {last} versions"
         raise ArtifactInvalid(
-            f"{model_dir / CURRENT} {said}, and version {max(found)} is there: put the right {CURRENT} back, or "
-            "publish into another folder",
+            f"{model_dir / CURRENT} {said}, but version {max(found)} exists: restore the right {CURRENT}, "
+            "or publish into another directory",
             file=CURRENT,
         )
     return frozenset(found)
@@ -214,16 +214,18 @@ def open_version(
         digest = publishes(record)[version - 1].digest
         return open_artifact(folder, digest=digest, check_files=check_files, verify_rows=verify_rows)
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(f"version {version} is not as it was published: {error}", file=error.file) from error
+        raise ArtifactInvalid(
+            f"version {version} was changed after it was published: {error}", file=error.file
+        ) from error
 
 
 def check_versions_folder(model_dir: Path) -> None:
     """Raise ArtifactInvalid where `versions` is a link, which two model directories can share, or no folder."""
     folder = model_dir / VERSIONS
     if os.path.islink(folder):  # noqa: PTH114  # as below
-        raise ArtifactInvalid(f"{printable(str(folder))} is a link, and no folder of versions", file=VERSIONS)
+        raise ArtifactInvalid(f"{printable(str(folder))} must be a directory of versions, not a link", file=VERSIONS)
     if os.path.lexists(folder) and not os.path.isdir(folder):  # noqa: PTH112  # as below
-        raise ArtifactInvalid(f"{printable(str(folder))} is no folder", file=VERSIONS)
+        raise ArtifactInvalid(f"{printable(str(folder))} is not a directory", file=VERSIONS)
 
 
 def _no_link(folder: Path) -> Path:
@@ -231,7 +233,7 @@ def _no_link(folder: Path) -> Path:
     check_versions_folder(folder.parent.parent)
     if os.path.islink(folder):  # noqa: PTH114  # `Path.is_symlink` raises where `versions` may not be entered
         raise ArtifactInvalid(
-            f"{printable(str(folder))} is a link, and no version's folder", file=f"{VERSIONS}/{folder.name}"
+            f"{printable(str(folder))} must be a directory of a version, not a link", file=f"{VERSIONS}/{folder.name}"
         )
     return folder
 

@@ -168,9 +168,9 @@ def open_artifact(
     except PermissionError as error:
         raise ArtifactInvalid(f"{printable(str(path))} cannot be opened: {error.strerror}") from error
     except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle, before Python 3.13
-        raise ArtifactInvalid(f"{printable(str(path))} is no artifact: there is no such folder") from error
+        raise ArtifactInvalid(f"{printable(str(path))} is not an artifact: the directory does not exist") from error
     if not resolved.is_dir():
-        raise ArtifactInvalid(f"{printable(str(path))} is no artifact: it is no folder")
+        raise ArtifactInvalid(f"{printable(str(path))} is not an artifact: it is not a directory")
     try:
         return _in_folder(
             resolved,
@@ -179,9 +179,7 @@ def open_artifact(
             ),
         )
     except ArtifactInvalid as error:
-        raise ArtifactInvalid(
-            f"{printable(str(path))} is no artifact that can be used: {error}", file=error.file
-        ) from error
+        raise ArtifactInvalid(f"{printable(str(path))} is not a valid artifact: {error}", file=error.file) from error
 
 
 def read_digest(path: Path) -> str:
@@ -210,7 +208,7 @@ def _open(
 ) -> Artifact:
     manifest, digest = _read_manifest(folder)
     if expected not in (None, digest):
-        raise ArtifactInvalid(f"its digest is {digest}, and {expected} is expected", file=DIGEST)
+        raise ArtifactInvalid(f"its digest is {digest}, but {expected} is expected", file=DIGEST)
     stamps = _checked(folder, manifest, digest, seen, verify_rows=verify_rows) if check_files else {}
     text = read_listed(folder, FEATURES, manifest.files[FEATURES], stamp=stamps.get(FEATURES))
     features = _read_features(text)
@@ -241,10 +239,10 @@ def _read_manifest(folder: int) -> tuple[Manifest, str]:
     said = DIGEST_FILE.fullmatch(read_small(folder, DIGEST, limit=LARGEST_DIGEST))
     digest = sha256(content).hexdigest()
     if said is None:
-        raise ArtifactInvalid(f"{DIGEST} does not hold 64 hexadecimal digits and a line's end", file=DIGEST)
+        raise ArtifactInvalid(f"{DIGEST} must contain 64 hexadecimal digits and a line end", file=DIGEST)
     if said[1].decode() != digest:
         raise ArtifactInvalid(
-            f"{DIGEST} and {MANIFEST} do not belong together: the sha256 of {MANIFEST} is {digest}", file=MANIFEST
+            f"{DIGEST} does not match {MANIFEST}: the sha256 of {MANIFEST} is {digest}", file=MANIFEST
         )
     return manifest_from_json(content), digest
 
@@ -253,7 +251,9 @@ def _read_features(content: bytes) -> Features:
     try:
         return Features.from_json(content.decode())
     except (ConfigError, UnicodeDecodeError) as error:
-        raise ArtifactInvalid(f"{FEATURES} is no feature spec that is known here: {error}", file=FEATURES) from error
+        raise ArtifactInvalid(
+            f"{FEATURES} is not a feature spec that this version can read: {error}", file=FEATURES
+        ) from error
 
 
 def _check_inputs(manifest: Manifest, features: Features) -> None:

@@ -120,7 +120,7 @@ def publish_artifact(artifact: str | os.PathLike[str], model_dir: str | os.PathL
         if repeated is not None:
             return repeated
         if source.path.is_relative_to(resolved_place(folder) / VERSIONS):
-            raise ConfigError(f"{artifact} lies among the versions of {folder}; give what was saved elsewhere")
+            raise ConfigError(f"{artifact} is among the versions of {folder}; give an artifact saved at another path")
     with new_stage(folder) as stage:
         with changing(folder):
             copy_artifact(source, stage.artifact)
@@ -151,8 +151,8 @@ def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollb
         record = read_published(folder)
         if to is None and record != seen:  # two who see one bad version must not go two back
             raise ArtifactInvalid(
-                f"somebody else changed {folder} meanwhile, and version {record.version} is current now: look at "
-                "what `penstock artifact list` shows, and try again if you still want to",
+                f"{folder} was changed by another process, and version {record.version} is current now: check "
+                "`penstock artifact list`, and try again if needed",
                 file=CURRENT,
             )
         if record.version != target:
@@ -172,7 +172,7 @@ def prune_versions(model_dir: str | os.PathLike[str], keep: int) -> tuple[int, .
             is none any more stay.
     """
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise ConfigError(f"keep must be a whole number of at least 1, got {_shown(keep)}")
+        raise ConfigError(f"keep must be an integer of at least 1, got {_shown(keep)}")
     folder = absolute_folder("model_dir", model_dir)
     moved: dict[int, Path] = {}
     with changing(folder):
@@ -231,17 +231,17 @@ def _check_is_artifact(path: Path) -> None:
     if record is not None:
         version = version_folder(path, record.version)
         raise ConfigError(
-            f"{path} is a model directory; its current version is {version}: give an artifact, as that folder"
+            f"{path} is a model directory with the current version {version}: give the directory of an artifact"
         )
 
 
 def _check_target(folder: Path, source: Artifact) -> None:
     if os.path.lexists(folder) and not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder, so it can be no model directory")
+        raise ConfigError(f"{folder} is not a directory, so it cannot be a model directory")
     if os.path.lexists(folder / MANIFEST):
-        raise ConfigError(f"{folder} is an artifact itself; give another folder as the model directory")
+        raise ConfigError(f"{folder} is an artifact; give another path for the model directory")
     if resolved_place(folder).is_relative_to(source.path):
-        raise ConfigError(f"the model directory {folder} would lie inside the artifact {source.path}")
+        raise ConfigError(f"the model directory {folder} would be inside the artifact {source.path}")
     check_place(folder)
 
 
@@ -275,8 +275,8 @@ def _target(folder: Path, record: CurrentRecord, to: int | None) -> int:
         if target is None:
             others = there - {record.version}
             raise ConfigError(
-                f"{folder}: there is nothing to go back to from version {record.version}; "
-                f"{f'name one (to): {_numbers(others)}' if others else 'no other version is there'}"
+                f"{folder}: no version to roll back to from version {record.version}; "
+                f"{f'name one (to): {_numbers(others)}' if others else 'no other version exists'}"
             )
         return target
     if isinstance(to, bool) or not isinstance(to, int) or to.bit_length() > MOST_BITS:
@@ -284,11 +284,11 @@ def _target(folder: Path, record: CurrentRecord, to: int | None) -> int:
     if to in there or to == record.version:
         return to
     if not 1 <= to <= last:
-        raise ConfigError(f"{folder} has no version {to}; it has {_numbers(there)}")
+        raise ConfigError(f"{folder} has no version {to}; versions: {_numbers(there)}")
     if not _has_something(folder, to):
         raise ConfigError(
-            f"{folder} has no version {to} any more: it was pruned, and its artifact can be published again; it has "
-            f"{_numbers(there)}"
+            f"{folder} has no version {to} any more: it was pruned, and its artifact can be published "
+            f"again; versions: {_numbers(there)}"
         )
     return to
 
@@ -327,8 +327,8 @@ def _sync_pruned(folder: Path, moved: Collection[int]) -> None:
         if not moved:
             raise
         raise PublishFailed(
-            f"{_pruned_words(folder, moved)}, and could be there again, damaged, after a loss of power: the folder "
-            f"cannot be synced ({error.strerror})"
+            f"{_pruned_words(folder, moved)}, but a power cut could restore them damaged: cannot sync the "
+            f"directory ({error.strerror})"
         ) from error
 
 

@@ -46,7 +46,7 @@ class Recorded:
                 rows = array.shape[0] if array.ndim else None
                 if rows != len(self.rows):
                     found = "a single value" if rows is None else f"{rows} rows"
-                    raise ConfigError(f"{word} {name!r} has {found}, and there are {len(self.rows)} rows")
+                    raise ConfigError(f"{word} {name!r} has {found}, but there are {len(self.rows)} rows")
 
     def of_rows(self, places: Sequence[int]) -> Recorded:
         """The rows at some places."""

@@ -92,7 +92,7 @@ def replay_rows(store: RowStore, recorded: Recorded) -> None:
             place = int(wrong.argmax())
             got, expected = found[table].rows[place].tolist(), rows.rows[place].tolist()
             raise ExportRefused(
-                f"table {table!r}: the row of id {rows.ids[place]} is {got}, and was {expected} in training",
+                f"table {table!r}: the row of id {rows.ids[place]} is {got}, but was {expected} in training",
                 expected=expected,
                 got=got,
             )
@@ -116,8 +116,8 @@ def _check_ids(
             wanted = wanted[batch] if lookup.by_row else wanted
             if got.dtype != wanted.dtype or got.shape != wanted.shape or not _same_bits(got, wanted):
                 raise ExportRefused(
-                    f"table {table.name!r}: {lookup.ids!r} looks up {_shown_ids(got)} in the rows from "
-                    f"{first_row + batch.start} on, and in training it was {_shown_ids(wanted)}",
+                    f"table {table.name!r}: {lookup.ids!r} has the ids {_shown_ids(got)} in the rows from "
+                    f"{first_row + batch.start}, but in training it had {_shown_ids(wanted)}",
                     row=first_row + batch.start,
                 )
 
@@ -134,7 +134,10 @@ def _worst_of_sizes(deviations: Sequence[Deviation], sizes: Sequence[int]) -> De
     if not wrong or len(wrong) == len(sizes):
         return worst
     right = [size for size in sizes if size not in wrong]
-    words = f"only in batches of {_listed(wrong)}, and not of {_listed(right)}: an answer must not depend on that"
+    words = (
+        f"only in batches of {_listed(wrong)}, and not of {_listed(right)}: the output must not "
+        "depend on the batch size"
+    )
     return replace(worst, problem=f"{worst.problem}; {words}")
 
 
@@ -240,13 +243,13 @@ def replay_refused(model: ServedModel, refused: Sequence[RefusedRow], answered: 
             if place not in found.invalid:
                 row = msgspec.json.encode(one.row).decode()
                 raise ExportRefused(
-                    f"format {model.format!r}: the graph answers a row that the model refuses, {row}, where the model "
-                    f"says: {one.reason}; {WHAT_TO_SET}",
+                    f"format {model.format!r}: the graph accepts a row that the model rejects, {row}, where the "
+                    f"model reports: {one.reason}; {WHAT_TO_SET}",
                     format=model.format,
                 )
         if 0 in found.invalid:
             raise ExportRefused(
-                f"format {model.format!r}: the graph refuses a row that the model answers: {found.invalid[0]}",
+                f"format {model.format!r}: the graph rejects a row that the model accepts: {found.invalid[0]}",
                 format=model.format,
             )
 
@@ -271,7 +274,7 @@ def _items(
     try:
         return [decoder.decode(Codec.JSON, write(row).encode()) for row in rows]
     except InvalidItem as error:
-        raise ExportRefused(f"a recorded row would be refused as a request: {error}") from error
+        raise ExportRefused(f"a recorded row would be rejected as a request: {error}") from error
 
 
 def _encoded_batches(
@@ -281,7 +284,7 @@ def _encoded_batches(
         encoded = features.encode_rows(items[start : start + size])
         for place, problem in encoded.invalid.items():
             row = first_row + start + place
-            raise ExportRefused(f"row {row} would be refused as a request: {problem}", row=row)
+            raise ExportRefused(f"row {row} would be rejected as a request: {problem}", row=row)
         yield start, encoded.inputs
 
 
@@ -329,7 +332,7 @@ def graph_asked(format: str, *, rows: int, row: int = 0) -> Iterator[None]:  # n
         yield
     except Exception as error:  # the model is the user's, and each runtime has errors of its own
         raise ExportRefused(
-            f"format {format!r}: the graph fails on a batch of {rows}, from row {row} on: "
+            f"format {format!r}: the graph fails on a batch of {rows}, starting with row {row}: "
             f"{type(error).__name__}: {error}",
             format=format,
             row=row,

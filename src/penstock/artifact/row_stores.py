@@ -29,7 +29,7 @@ def open_row_store(url: str) -> RowStore:
     kind, _, folder = url.partition(":") if isinstance(url, str) else ("", "", "")
     if kind == "mmap" and folder and not folder.startswith("//") and "\0" not in folder:
         return mapped_rows(open_found(folder)[1])
-    raise ConfigError(f"{url!r} names no store of rows: it is mmap:DIR, as mmap:models/ads")
+    raise ConfigError(f"{url!r} is not a store of rows: write mmap:DIR, such as mmap:models/ads")
 
 
 def rows_of_table(artifact: Artifact, name: str, ids: Sequence[int]) -> tuple[TableEntry, Fetched]:
@@ -42,14 +42,14 @@ def rows_of_table(artifact: Artifact, name: str, ids: Sequence[int]) -> tuple[Ta
     tables = {table.name: table for table in artifact.manifest.tables}
     if name not in tables:
         named = ", ".join(map(repr, tables)) or "none"
-        raise ConfigError(f"{artifact.path} has no table {name!r}; those that it tells of are {named}")
+        raise ConfigError(f"{artifact.path} has no table {name!r}; tables: {named}")
     table = tables[name]
     if table.placed == "inlined":
         raise ConfigError(f"table {name!r} is inlined: its rows are in the graph of {artifact.path}, and in no shard")
     least, most = (0, table.size - 1) if table.size is not None else (-(2**63), 2**63 - 1)
     for number in ids:
         if not least <= number <= most:
-            raise ConfigError(f"table {name!r} has the ids from {least} to {most}, and {number} is none of them")
+            raise ConfigError(f"table {name!r} has the ids from {least} to {most}, but {number} is not one of them")
     distinct, places = np.unique(np.array(ids, np.int64), return_inverse=True)
     with closing(mapped_rows(artifact)) as store:
         fetched = store.fetch({name: distinct})[name]

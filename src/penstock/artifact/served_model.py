@@ -173,7 +173,7 @@ def _invalid_item(
     """Why a row is refused, with the column and its value where they are known."""
     column = features.column_at(*((why.input, why.place) if why.input else _largest(inputs, place)))
     if column is None:
-        return InvalidItem(f"the model refuses the row: it {why.reason}")
+        return InvalidItem(f"the model rejects the row: it {why.reason}")
     (values,) = features.rows_of([row])
     return InvalidItem(f"{shown_value(values[column])} {why.reason}", path=f"$.{column}")
 

@@ -165,8 +165,8 @@ class VersionStage:
             sync_folder(self.model_dir)
         except OSError as error:
             raise PublishFailed(
-                f"{printable(str(self.model_dir))}: version {record.version} is current now, and would not be after a "
-                f"loss of power: the folder cannot be synced ({error.strerror})"
+                f"{printable(str(self.model_dir))}: version {record.version} is current now, but a power cut "
+                f"could undo that: cannot sync the directory ({error.strerror})"
             ) from error
         hit("current_replaced")
 
@@ -222,8 +222,8 @@ def _check_never_published(model_dir: Path, place: Path) -> None:
             if meant is not None and len(meant.history) == 1 and meant.digest == read_digest(place):
                 return
     raise ArtifactInvalid(
-        f"{model_dir / CURRENT} is missing, and version {place.name} is there: put {CURRENT} back, or remove {place} "
-        "if it was never published",
+        f"{model_dir / CURRENT} is missing, but version {place.name} exists: restore {CURRENT}, or "
+        f"remove {place} if it was never published",
         file=CURRENT,
     )
 

@@ -62,12 +62,13 @@ def _read_json(content: bytes) -> Any:
 
 def _refuse_other_schema(found: Any, known: Collection[int], remedy: str) -> None:
     if not isinstance(found, dict):
-        raise ValueError("it has to be an object")  # noqa: TRY004  # it is about what a file says
+        raise ValueError("it must be an object")  # noqa: TRY004  # it is about what a file says
     schema = found.get("schema")
     if isinstance(schema, int) and not isinstance(schema, bool) and schema not in known:
         raise ValueError(
-            f"it is of schema {schema}, and this Penstock reads schema {' and '.join(map(str, known))} alone: "
-            f"use the version that wrote it{' or a newer one' if schema > max(known) else ''}, or {remedy}"
+            f"it has schema {schema}, but this Penstock reads only schema "
+            f"{' and '.join(map(str, known))}: use the version that wrote "
+            f"it{' or a newer one' if schema > max(known) else ''}, or {remedy}"
         )
 
 
@@ -75,13 +76,13 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the key {name!r} is there twice")
+            raise ValueError(f"the key {name!r} is given twice")
         found[name] = value
     return found
 
 
 def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def _check_text(found: Any) -> None:
@@ -89,4 +90,4 @@ def _check_text(found: Any) -> None:
         json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         text = error.object[error.start : error.end]
-        raise ValueError(f"{text!r} is half of a surrogate pair, which is no text") from None
+        raise ValueError(f"{text!r} is half of a surrogate pair, which is not valid text") from None

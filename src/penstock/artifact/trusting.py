@@ -22,7 +22,7 @@ def check_trust(format: str, *, trusted: bool) -> None:  # noqa: A002  # the wor
     """
     if format in RUNS_CODE and not trusted:
         raise ConfigError(
-            f"a graph of the format {format!r} can run code when it is opened: name the artifact's digest with "
-            "--digest HEX (digest= in Python) where you know which artifact it has to be, or say --trust (trust=True) "
-            "where you trust whoever can write to that folder"
+            f"a graph of the format {format!r} can run code when it is opened. Pass the digest of the "
+            "artifact with --digest HEX (digest= in Python) if you know it, or use --trust (trust=True) "
+            "if you trust everyone with write access to that directory"
         )

@@ -79,12 +79,16 @@ def unlisted(artifact):
     ("spoil", "file", "words"),
     [
         (absent, SECOND, "is missing"),
-        (cut, SECOND, "has 4103 bytes, and the manifest says 4104"),
-        (swapped, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header is another"),
+        (cut, SECOND, "has 4103 bytes, but the manifest lists 4104"),
+        (swapped, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header differs"),
         (linked, SECOND, "is a link, and should be a file"),
-        (of_another_table, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header is another"),
-        (of_another_artifact, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header is"),
-        (header_beyond_the_file, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header is"),
+        (of_another_table, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header differs"),
+        (of_another_artifact, SECOND, "is not shard 2 of table 'user' as this artifact was saved: its header differs"),
+        (
+            header_beyond_the_file,
+            SECOND,
+            "is not shard 2 of table 'user' as this artifact was saved: its header differs",
+        ),
         (unlisted, "tables/user/more", "is a file that the manifest does not list"),
     ],
 )
@@ -124,9 +128,9 @@ def with_another_input(found):
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (overlapping, "table 'user', shard 2 has the ids from -9223372036854775808 to -1, and they would be from"),
-        (with_a_gap, "table 'item', shard 2 begins at id 2, and would at 1: all ids are there"),
-        (outside, f"table 'user', shard 2 is the file '../shard', and would be '{SECOND}'"),
+        (overlapping, "table 'user', shard 2 has the ids from -9223372036854775808 to -1, but must have those from"),
+        (with_a_gap, "table 'item', shard 2 starts at id 2, but must start at 1: the table has all ids"),
+        (outside, f"table 'user', shard 2 is the file '../shard', but must be '{SECOND}'"),
         (of_another_width, "'tables/user/shard-00001-of-00008.safetensors' has 4104 bytes, and its rows take 4108"),
         (of_no_table, "'tables/more' is a shard of no table"),
         (with_another_input, "the onnx graph takes .*'rows_0'.*, and its table gives"),
@@ -159,7 +163,7 @@ def test_a_graph_that_wants_rows_of_another_width_is_not_opened(artifact):
         [("score", "float32", ("n",))],
     )
     replaced(artifact, "model.onnx", content)
-    words = "model.onnx: input 'rows_0' of the graph has the axes ['batch', 3], and its manifest says ['batch', 2]"
+    words = "model.onnx: input 'rows_0' of the graph has the axes ['batch', 3], but its manifest lists ['batch', 2]"
     with pytest.raises(ps.ArtifactInvalid, match=re.escape(words)) as caught:
         open_model(open_artifact(artifact))
     assert caught.value.file == "model.onnx"
@@ -185,7 +189,7 @@ def an_index_that_points_outside(content):
     [
         (altered_row, None),
         (ids_that_do_not_ascend, f"{WHOLE} has ids that do not ascend"),
-        (an_index_that_points_outside, f"{WHOLE} has an index that is not that of its ids"),
+        (an_index_that_points_outside, f"{WHOLE} has an index that does not match its ids"),
     ],
 )
 def test_wrong_contents_are_told_where_they_are_asked_for_and_read_nothing_else(tmp_path, alter, told_by_contents):
@@ -196,7 +200,7 @@ def test_wrong_contents_are_told_where_they_are_asked_for_and_read_nothing_else(
     model = open_model(open_artifact(artifact))
     assert len(model.predict_rows([{"user": int(user), "age": 1.0} for user in USERS[1:]]).kept)
     model.close()
-    with pytest.raises(ps.ArtifactInvalid, match="is not as it was saved: its sha256 is") as caught:
+    with pytest.raises(ps.ArtifactInvalid, match="was changed after it was saved: its sha256 is") as caught:
         ps.export.load(artifact, verify_rows=True)
     assert caught.value.file == WHOLE
     if told_by_contents:

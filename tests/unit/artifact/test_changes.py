@@ -45,7 +45,7 @@ def changes(before, after, answer=lambda ids: ids.astype(np.float32), outputs=OU
 
 def test_a_probe_that_the_second_refuses_is_told_and_the_others_are_compared(tmp_path):
     found = changes(saved(tmp_path / "a"), saved(tmp_path / "b", {"id": f.Ids(2)}, ROWS[:2], (0, 1)))
-    assert dict(found.refused) == {2: "2 is no id of 0 to 1 at `$.id`"}
+    assert dict(found.refused) == {2: "2 is not an id of 0 to 1 at `$.id`"}
     assert [(output.rows, output.differing) for output in found.outputs] == [(2, 0)]
     assert not found.same_answers
 

@@ -41,7 +41,7 @@ def test_the_worst_row_is_the_farthest_outside_and_not_that_of_the_greatest_diff
     assert found.outside == 2
     assert (
         found.problem
-        == "the graph answers 1.5, and the model answered 1.0: they differ by 0.5, and the tolerance allows 2e-05"
+        == "the graph returned 1.5, the model returned 1.0: they differ by 0.5, and the tolerance allows 2e-05"
     )
 
 
@@ -60,7 +60,7 @@ def test_a_row_of_several_values_counts_once_and_shows_its_worst():
 def test_nan_is_no_answer_on_either_side(expected, got):
     found = compared([0.0, expected], [0.0, got], tolerance=(INFINITY, 0.0))
     assert (found.row, found.outside, found.difference) == (1, 1, INFINITY)
-    assert found.problem.endswith("NaN is no answer")
+    assert found.problem.endswith("NaN is not a valid output")
 
 
 def test_infinity_is_within_tolerance_of_itself_alone():
@@ -84,19 +84,19 @@ def test_what_is_no_float_has_to_be_equal(dtype, expected, got, difference):
     assert not compared(expected, expected, dtype=dtype, tolerance=(10.0, 10.0)).problem
     found = compared(expected, got, dtype=dtype, tolerance=(10.0, 10.0))
     assert (found.row, found.outside, found.difference) == (1, 1, difference)
-    assert found.problem == f"the graph answers {got[1]!r}, and the model answered {expected[1]!r}"
+    assert found.problem == f"the graph returned {got[1]!r}, the model returned {expected[1]!r}"
 
 
 def test_another_dtype_is_outside_of_every_tolerance():
     found = compare_output("p", np.zeros(2, dtype="float32"), np.zeros(2, dtype="float64"), tolerance=(1.0, 1.0))
-    assert found.problem == "the graph answers float64, and the model answered float32"
+    assert found.problem == "the graph returned float64, the model returned float32"
     assert (found.outside, found.expected, found.got) == (2, "float32 (2,)", "float64 (2,)")
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 1), (1,)])
 def test_another_shape_is_outside_of_every_tolerance(shape):
     found = compare_output("p", np.zeros(2), np.zeros(shape), tolerance=(1.0, 1.0))
-    assert found.problem == f"the graph's answer has the shape {shape}, and the model's had (2,)"
+    assert found.problem == f"the output of the graph has the shape {shape}, that of the model (2,)"
 
 
 def test_an_output_without_values_is_equal():

@@ -124,10 +124,10 @@ def as_dict():
     ("change", "said"),
     [
         ({"more": 1}, "unknown field `more`"),
-        ({"schema": 2}, "schema 2, and this Penstock reads schema 1 alone"),
+        ({"schema": 2}, "schema 2, but this Penstock reads only schema 1"),
         ({"version": True}, "Expected `int`"),
-        ({"version": 2}, "version 2 is said to be current, and the history ends with 1"),
-        ({"digest": digest("b")}, "version 1 is said to be current, and the history ends with 1"),
+        ({"version": 2}, "version 2 is named as current, but the history ends with 1"),
+        ({"digest": digest("b")}, "version 1 is named as current, but the history ends with 1"),
         ({"history": []}, "the history is empty"),
     ],
 )
@@ -138,19 +138,19 @@ def test_a_record_that_cannot_be_is_refused(change, said):
 @each(
     ("place", "change", "said"),
     [
-        (0, {"version": 2}, "entry 1 publishes version 2, and 1 is next"),
-        (1, {"version": 1}, "entry 2 publishes version 1, and 2 is next"),
-        (1, {"version": 3}, "entry 2 publishes version 3, and 2 is next"),
+        (0, {"version": 2}, "entry 1 publishes version 2, but the next version is 1"),
+        (1, {"version": 1}, "entry 2 publishes version 1, but the next version is 2"),
+        (1, {"version": 3}, "entry 2 publishes version 3, but the next version is 2"),
         (1, {"digest": digest("B")}, "the digest of version 2 is not 64 hexadecimal digits"),
-        (1, {"run": ""}, "the run of version 2 is '', which no run is called"),
+        (1, {"run": ""}, "the run of version 2 is '', which is not a valid name of a run"),
         (1, {"at": "yesterday"}, "Invalid isoformat"),
-        (1, {"at": "2026-11-23\x1b00:00:00Z"}, r"entry 2 was at '2026-11-23\x1b00:00:00Z', which is no time"),
+        (1, {"at": "2026-11-23\x1b00:00:00Z"}, r"entry 2 has the time '2026-11-23\x1b00:00:00Z', which is not valid"),
         (1, {"action": "prune"}, "Invalid enum value 'prune'"),
         (1, {"more": 1}, "unknown field `more`"),
-        (2, {"version": 0}, "entry 3 goes back to version 0, which was never published"),
-        (2, {"version": 3}, "entry 3 goes back to version 3, which was never published"),
-        (2, {"digest": digest("b")}, "entry 3 is not as version 1 was published"),
-        (2, {"run": "r1"}, "entry 3 is not as version 1 was published"),
+        (2, {"version": 0}, "entry 3 rolls back to version 0, which was never published"),
+        (2, {"version": 3}, "entry 3 rolls back to version 3, which was never published"),
+        (2, {"digest": digest("b")}, "entry 3 differs from the entry that published version 1"),
+        (2, {"run": "r1"}, "entry 3 differs from the entry that published version 1"),
     ],
 )
 def test_a_history_that_cannot_be_is_refused(place, change, said):
@@ -167,7 +167,7 @@ def test_what_is_no_record_at_all_is_refused(content):
 def test_a_history_that_could_not_be_read_again_is_not_written(monkeypatch):
     monkeypatch.setattr(current_file, "LARGEST_CURRENT", len(record_to_json(history("a", "b"))))
     record_to_json(history("b", "a"))
-    with pytest.raises(ArtifactInvalid, match=r"more than [0-9]+ bytes: publish into another folder"):
+    with pytest.raises(ArtifactInvalid, match=r"more than [0-9]+ bytes: publish into another directory"):
         record_to_json(history("a", "b", "c"))
 
 
@@ -208,7 +208,7 @@ def test_a_long_history_of_rollbacks_up_and_down_is_a_stack(long_history):
 
 def test_a_key_that_is_there_twice_is_found_among_many():
     keys = ", ".join(f'"{number}": 1' for number in range(MANY))
-    assert "the key 'twice' is there twice" in refusal(f'{{{keys}, "twice": 1, "twice": 2}}'.encode())
+    assert "the key 'twice' is given twice" in refusal(f'{{{keys}, "twice": 1, "twice": 2}}'.encode())
 
 
 class Records(RuleBasedStateMachine):

@@ -61,7 +61,7 @@ def test_an_id_that_is_none_of_its_table_fails_its_row_alone(model):
     assert found.kept == [0, 2]
     assert found.values["score"].tolist() == table_model(np.array(users)[[0, 2]], np.array([0, 2])).tolist()
     assert [found.invalid[place].reason for place in (1, 3)] == [
-        "table 'item' has the ids from 0 to 3, and 4 is looked up"
+        "table 'item' has the ids from 0 to 3, but id 4 was requested"
     ] * 2
     assert found.invalid[1].path == ""
 
@@ -82,7 +82,7 @@ def test_made_ids_that_are_others_where_two_are_looked_up_at_once_fail_the_proof
     far = Recorded(rows, inputs, {}, {"ids_0_0": inputs["user"], "ids_1_0": inputs["user"] % 5})
     replay_ids(model, model.lookups, far)
     model.lookups.graph = Halved(model.lookups.graph)
-    with pytest.raises(ExportRefused, match=r'"user":1099511627783.*looks up int64\[3\] \[7, 7, 7\]'):
+    with pytest.raises(ExportRefused, match=r'"user":1099511627783.*has the ids int64\[3\] \[7, 7, 7\]'):
         replay_ids(model, model.lookups, far)
 
 
@@ -96,12 +96,12 @@ def with_table(model, **changes):
 def test_an_id_that_is_an_input_is_told_with_its_column(model):
     found = with_table(model, ids="dense", size=10).predict_rows(rows_of([3, 70]))
     assert (found.kept, found.invalid[1].path) == ([0], "$.user")
-    assert found.invalid[1].reason == "table 'user' has the ids from 0 to 9, and 70 is looked up"
+    assert found.invalid[1].reason == "table 'user' has the ids from 0 to 9, but id 70 was requested"
 
 
 def test_an_id_of_which_nobody_knows_the_row_fails_the_whole_call(model):
     flat = with_table(model, ids="dense", size=10, lookups=(Lookup("ids_0_0", "places_0_0", by_row=False),))
-    with pytest.raises(ps.InvalidItem, match="table 'user' has the ids from 0 to 9, and 70 is looked up"):
+    with pytest.raises(ps.InvalidItem, match="table 'user' has the ids from 0 to 9, but id 70 was requested"):
         flat.predict_rows(rows_of([5, 70]))
 
 
@@ -136,7 +136,7 @@ def test_a_store_is_opened_by_the_url_of_an_artifact(tmp_path, artifact):
     assert found["item"].rows.tolist() == item_rows().tolist()
     store.close()
     for url in ("mmap:", "mmap://x", "redis://x", 3):
-        with pytest.raises(ConfigError, match="names no store of rows"):
+        with pytest.raises(ConfigError, match="is not a store of rows"):
             open_row_store(url)
-    with pytest.raises(ArtifactInvalid, match="no such folder"):
+    with pytest.raises(ArtifactInvalid, match="the directory does not exist"):
         open_row_store(f"mmap:{tmp_path / 'none'}")

@@ -100,9 +100,9 @@ def test_no_field_may_be_missing(field):
     [
         ({"more": 1}, "unknown field `more`"),
         ({"run": {}}, r"Expected `str \| null`"),
-        ({"run": ""}, "run is '', and has 1 to 200 characters that can be printed"),
+        ({"run": ""}, "run is '', but must have 1 to 200 printable characters"),
         ({"run": "a\n"}, r"run is 'a\\n'"),
-        ({"run": "r" * 201}, "run is 'r+', and has 1 to 200"),
+        ({"run": "r" * 201}, "run is 'r+', but must have 1 to 200"),
         ({"base": {}}, "Expected `null`"),
         ({"tables": [1]}, "Expected `object`, got `int`"),
         ({"name": 3}, "Expected `str`"),
@@ -110,16 +110,16 @@ def test_no_field_may_be_missing(field):
         ({"schema": "1"}, "Expected `int`"),
         (
             {"schema": 0},
-            "schema 0, and this Penstock reads schema 1 and 2 alone: use the version that wrote it, or save",
+            "schema 0, but this Penstock reads only schema 1 and 2: use the version that wrote it, or save",
         ),
         (
             {"schema": 3},
-            "schema 3, and this Penstock reads schema 1 and 2 alone: use the version that wrote it or a newer one",
+            "schema 3, but this Penstock reads only schema 1 and 2: use the version that wrote it or a newer one",
         ),
-        ({"tolerance": [-1, 0]}, "both numbers must be 0 or more"),
+        ({"tolerance": [-1, 0]}, "both numbers must be finite and at least 0"),
         ({"tolerance": [1]}, "length 2"),
-        ({"probes": {"rows": 0, "path": "probes"}}, "an artifact has one at least"),
-        ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the probes' path '../probes'"),
+        ({"probes": {"rows": 0, "path": "probes"}}, "but must be at least 1"),
+        ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the path of the probes, '../probes'"),
         ({"created": "yesterday"}, "Invalid isoformat"),
         ({"batch": {"max_size": 0, "max_wait": 0.0, "max_gap": None}}, "max_size must be at least 1, got 0"),
         (
@@ -136,10 +136,10 @@ def test_no_field_may_be_missing(field):
         ({"graphs": []}, "there is no graph"),
         ({"name": "a\x1b[31m"}, r"name: a service's name is of letters, digits and `._-`, .* got 'a\\x1b\[31m'"),
         ({"name": ".."}, "name: a service's name is of letters"),
-        ({"git": "\ud800"}, "half of a surrogate pair, which is no text"),
-        ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is no text"),
-        ({"files": {"\ud800": {"sha256": SHA, "bytes": 1}}}, "half of a surrogate pair, which is no text"),
-        ({"classes": [["\ud800"]]}, "half of a surrogate pair, which is no text"),
+        ({"git": "\ud800"}, "half of a surrogate pair, which is not valid text"),
+        ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is not valid text"),
+        ({"files": {"\ud800": {"sha256": SHA, "bytes": 1}}}, "half of a surrogate pair, which is not valid text"),
+        ({"classes": [["\ud800"]]}, "half of a surrogate pair, which is not valid text"),
     ],
 )
 def test_what_is_not_known_is_refused(change, said):
@@ -150,21 +150,21 @@ def test_what_is_not_known_is_refused(change, said):
 def test_a_path_that_may_lead_out_or_is_not_plain_is_refused(path):
     found = as_dict()
     found["files"][path] = {"sha256": SHA, "bytes": 1}
-    assert f"{path!r} is no path of a file inside the artifact" in refusal(found)
+    assert f"{path!r} is not a valid path inside the artifact" in refusal(found)
 
 
 def test_a_path_of_very_many_names_is_refused_before_it_is_walked():
     found = as_dict()
     found["files"]["/".join(["d"] * 2000)] = {"sha256": SHA, "bytes": 1}
-    assert "a path has 2000 names, and 100 at most are read" in refusal(found)
+    assert "a path has 2000 components, but the maximum is 100" in refusal(found)
 
 
 @pytest.mark.parametrize(
     ("path", "entry", "said"),
     [
-        ("manifest.json", {}, "cannot tell of itself"),
-        ("DIGEST", {}, "cannot tell of itself"),
-        ("probes/rows.json/x", {}, "'probes/rows.json' is a file and a folder at once"),
+        ("manifest.json", {}, "must not be listed among the files"),
+        ("DIGEST", {}, "must not be listed among the files"),
+        ("probes/rows.json/x", {}, "'probes/rows.json' is listed as a file and as a directory"),
         ("a", {"sha256": SHA.upper()}, "the sha256 of 'a' is not 64 hexadecimal digits"),
         ("a", {"sha256": SHA[1:]}, "the sha256 of 'a' is not 64 hexadecimal digits"),
         ("a", {"sha256": SHA + "0"}, "the sha256 of 'a' is not 64 hexadecimal digits"),
@@ -190,9 +190,9 @@ def test_a_spec_has_to_be_among_the_files():
         ({"format": "pickle"}, "Invalid enum value 'pickle'"),
         ({"path": "other.onnx"}, "needs 'other.onnx', which is not among the files"),
         ({"format": "saved_model"}, "needs 'model.onnx/saved_model.pb', which is not among the files"),
-        ({"inputs": []}, "the names must be different ones, and one at least"),
-        ({"outputs": [{"name": "p", "dtype": "float32", "shape": []}] * 2}, "the names must be different ones"),
-        ({"outputs": [{"name": "p", "dtype": "object", "shape": []}]}, "'p' is of the unknown dtype 'object'"),
+        ({"inputs": []}, "the names must be unique, and at least one"),
+        ({"outputs": [{"name": "p", "dtype": "float32", "shape": []}] * 2}, "the names must be unique"),
+        ({"outputs": [{"name": "p", "dtype": "object", "shape": []}]}, "'p' has the unknown dtype 'object'"),
         ({"outputs": [{"name": "p", "dtype": "str", "shape": [-1]}]}, "'p' has the shape (-1,)"),
         ({"outputs": [{"name": "p", "dtype": "str", "shape": [1] * 64}]}, "'p' has 64 axes besides the batch"),
     ],
@@ -206,7 +206,7 @@ def test_a_graph_that_cannot_be_is_refused(change, said):
 def test_two_graphs_have_two_formats_and_the_same_outputs():
     other = GraphEntry("saved_model", "saved_model", GRAPH.inputs, GRAPH.outputs)
     assert manifest_from_json(manifest_to_json(changed(graphs=(GRAPH, other)))).graphs == (GRAPH, other)
-    with pytest.raises(ConfigError, match="a graph is there twice: onnx model, onnx model"):
+    with pytest.raises(ConfigError, match="a graph is listed twice: onnx model, onnx model"):
         manifest_to_json(changed(graphs=(GRAPH, GRAPH)))
     other = msgspec.structs.replace(other, outputs=(Tensor("q", "float32"),))
     with pytest.raises(ConfigError, match="onnx and saved_model have different outputs"):
@@ -284,17 +284,17 @@ def shard_of_no_file(found):
     [
         (of_first_schema, "it is of schema 1, and has 1 tables outside of the graph"),
         (without_tables_outside, "it is of schema 2, and has 0 tables outside of the graph"),
-        (without_ids, "the onnx graphs are model, and should be ids and model"),
-        (ids_without_tables, "the onnx graphs are ids and model, and should be model"),
+        (without_ids, "the onnx graphs are model, but must be ids and model"),
+        (ids_without_tables, "the onnx graphs are ids and model, but must be model"),
         (of_two_formats, "the ids graphs onnx and pt2 have different outputs"),
-        (table_twice, "a table is there twice: ['user', 'user']"),
+        (table_twice, "a table is listed twice: ['user', 'user']"),
         (lookup_of_nothing, "the ids graph gives ['u', 'i'], and the lookups of the tables need others"),
         (ids_as_floats, "an output of the ids graph is not int64"),
         (rows_for_nobody, "table 'user' fills an input 'x', which the model does not take"),
         (places_for_nobody, "table 'user' fills an input 'x', which the model does not take"),
         (inlined_with_an_input, "table 'item' is in the graph, and has shards, inputs or ids without end"),
-        (dense_without_size, "table 'item': size is the number of rows of a table with dense ids"),
-        (rows_without_shards, "table 'user' has 1 rows, and its shards have others"),
+        (dense_without_size, "table 'item': size must be the number of rows with dense ids"),
+        (rows_without_shards, "table 'user' has 1 rows, which is not the sum of its shards"),
         (shard_of_no_file, "needs 'tables/user/shard-00001-of-00001.safetensors', which is not among the files"),
     ],
 )
@@ -309,11 +309,11 @@ def test_tables_and_graphs_that_do_not_fit_are_refused(edit, said):
     [
         (b"", "Expecting value"),
         (b"\xff", "utf-8"),
-        (b"[]", "it has to be an object"),
+        (b"[]", "it must be an object"),
         (b"{}", "missing required field"),
-        (b'{"schema": 1, "schema": 1}', "the key 'schema' is there twice"),
-        (b'{"schema": NaN}', "NaN is no JSON"),
-        (b'{"schema": Infinity}', "Infinity is no JSON"),
+        (b'{"schema": 1, "schema": 1}', "the key 'schema' is given twice"),
+        (b'{"schema": NaN}', "NaN is not valid JSON"),
+        (b'{"schema": Infinity}', "Infinity is not valid JSON"),
         (b"[" * 100_000, "recursion"),
         (b'{"schema": ' + b"1" * 5000 + b"}", "4300"),
     ],
@@ -339,7 +339,7 @@ def test_what_is_wrong_is_said_on_one_line_that_somebody_can_read(change, said):
 
 def test_a_key_that_is_there_twice_is_found_anywhere():
     content = manifest_to_json(MANIFEST).replace(b'"bytes": 3,', b'"bytes": 3, "bytes": 3,', 1)
-    assert "the key 'bytes' is there twice" in refusal(content)
+    assert "the key 'bytes' is given twice" in refusal(content)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_a_missing_file_is_refused(artifact, file):
 def test_a_link_in_the_place_of_a_file_is_refused_wherever_it_leads(artifact, file, target, tmp_path):
     (artifact / file).rename(tmp_path / "moved")
     (artifact / file).symlink_to(tmp_path / ("moved" if target == "itself" else "nowhere"))
-    assert "is a link: copy the folder with the files that its links lead to, as `cp -rL`" in refusal(
+    assert "is a link: copy the directory with the files that its links point to, with `cp -rL`" in refusal(
         artifact, file
     ).replace(", and should be a file", "")
 
@@ -109,7 +109,7 @@ def test_a_link_in_the_place_of_a_file_is_refused_wherever_it_leads(artifact, fi
 def test_a_pointer_of_git_lfs_in_the_place_of_a_file_is_told_with_how_to_get_the_file(artifact, file):
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
     (artifact / file).write_text(pointer)
-    told = f"{file} is a pointer of git-lfs, in place of the file: get the files by `git lfs pull`"
+    told = f"{file} is a git-lfs pointer, not the file: get the files with `git lfs pull`"
     assert told in refusal(artifact, file)
 
 
@@ -143,7 +143,7 @@ def test_a_file_more_than_a_process_may_open_is_told_with_the_limit(artifact, mo
         return real(path, *args, **options)
 
     monkeypatch.setattr(os, "open", limited)
-    assert "cannot be read: Too many open files; `ulimit -n` bounds" in refusal(artifact, "model.onnx")
+    assert "cannot be read: Too many open files; raise `ulimit -n`" in refusal(artifact, "model.onnx")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -195,7 +195,7 @@ def test_a_name_is_told_in_printable_characters(artifact):
 def test_a_manifest_that_was_changed_with_its_digest_does_not_hide_a_changed_file(artifact):
     (artifact / "model.onnx").write_bytes(b"other")
     edit_manifest(artifact, lambda found: found["files"]["model.onnx"].update(bytes=5))
-    assert "model.onnx is not as it was saved: its sha256 is" in refusal(artifact, "model.onnx")
+    assert "model.onnx was changed after it was saved: its sha256 is" in refusal(artifact, "model.onnx")
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc/hostname", "probes/../../outside"])
@@ -204,12 +204,12 @@ def test_a_manifest_cannot_list_what_lies_outside(artifact, path):
     (artifact.parent / "outside").write_bytes(content)
     entry = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
     edit_manifest(artifact, lambda found: found["files"].update({path: entry}))
-    assert "is no path of a file inside the artifact" in refusal(artifact, "manifest.json")
+    assert "is not a valid path inside the artifact" in refusal(artifact, "manifest.json")
 
 
 def test_a_manifest_of_another_schema_is_refused_by_number(artifact):
     edit_manifest(artifact, lambda found: found.update(schema=7))
-    assert "schema 7, and this Penstock reads schema 1" in refusal(artifact, "manifest.json")
+    assert "schema 7, but this Penstock reads only schema 1" in refusal(artifact, "manifest.json")
 
 
 def test_a_manifest_that_is_too_large_is_not_read(artifact):
@@ -220,7 +220,7 @@ def test_a_manifest_that_is_too_large_is_not_read(artifact):
 
 def test_a_listed_size_is_not_trusted(artifact):
     edit_manifest(artifact, lambda found: found["files"]["model.onnx"].update(bytes=1 << 60))
-    assert f"and the manifest says {1 << 60}" in refusal(artifact, "model.onnx")
+    assert f"but the manifest lists {1 << 60}" in refusal(artifact, "model.onnx")
 
 
 def test_a_file_that_grows_while_it_is_read_is_not_read_for_ever(artifact, monkeypatch):
@@ -239,7 +239,7 @@ def test_features_that_are_not_known_are_refused(artifact):
     (artifact / "features.json").write_bytes(content)
     entry = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
     edit_manifest(artifact, lambda found: found["files"].update({"features.json": entry}))
-    assert "features.json is no feature spec that is known here" in refusal(artifact, "features.json")
+    assert "features.json is not a feature spec that this version can read" in refusal(artifact, "features.json")
 
 
 @pytest.mark.parametrize("change", [{"name": "other"}, {"dtype": "float64"}, {"shape": [3]}])
@@ -272,7 +272,7 @@ def test_an_artifact_is_trusted_where_that_is_said(original):
 
 def test_another_digest_than_the_expected_one_is_refused_and_both_are_said(original):
     digest, other = (original / "DIGEST").read_text().strip(), "0" * 64
-    assert f"its digest is {digest}, and {other} is expected" in refusal(original, "DIGEST", digest=other)
+    assert f"its digest is {digest}, but {other} is expected" in refusal(original, "DIGEST", digest=other)
 
 
 @pytest.mark.parametrize("digest", ["", "abc", "G" * 64, "A" * 64, "0" * 65])
@@ -288,9 +288,9 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "round").symlink_to(tmp_path / "round")
     (tmp_path / "empty").mkdir()
-    assert "there is no such folder" in refusal(tmp_path / "nothing", "")
-    assert "it is no folder" in refusal(tmp_path / "file", "")
-    assert "there is no such folder" in refusal(tmp_path / "round", "")
+    assert "the directory does not exist" in refusal(tmp_path / "nothing", "")
+    assert "it is not a directory" in refusal(tmp_path / "file", "")
+    assert "the directory does not exist" in refusal(tmp_path / "round", "")
     assert "manifest.json is missing" in refusal(tmp_path / "empty", "manifest.json")
 
 
@@ -309,7 +309,7 @@ def test_what_is_changed_after_it_was_opened_is_found_when_it_is_read(artifact):
     content = (artifact / "model.onnx").read_bytes()
     assert found.read("model.onnx") == content
     (artifact / "model.onnx").write_bytes(content[:-1] + b"\0")
-    with pytest.raises(ArtifactInvalid, match=r"model.onnx is not as it was saved"):
+    with pytest.raises(ArtifactInvalid, match=r"model.onnx was changed after it was saved"):
         found.read("model.onnx")
     with pytest.raises(ArtifactInvalid, match=r"manifest.json is not listed"):
         found.read("manifest.json")
@@ -376,9 +376,11 @@ def replaced(path):
 def test_a_file_of_another_content_is_hashed_whatever_its_time_says(settled, alter):
     found = open_artifact(settled)
     alter(settled / "model.onnx")
-    with pytest.raises(ArtifactInvalid, match=r"model.onnx is not as it was saved"):
+    with pytest.raises(ArtifactInvalid, match=r"model.onnx was changed after it was saved"):
         found.read("model.onnx")
-    assert "model.onnx is not as it was saved" in refusal(settled, "model.onnx", digest=found.digest, seen=found.seen)
+    assert "model.onnx was changed after it was saved" in refusal(
+        settled, "model.onnx", digest=found.digest, seen=found.seen
+    )
 
 
 def test_a_copy_of_what_was_checked_is_hashed_and_opened(settled, hashed, tmp_path):

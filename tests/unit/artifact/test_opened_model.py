@@ -22,7 +22,7 @@ def test_the_model_of_an_artifact_answers_its_probes(tmp_path):
 
 def test_a_graph_that_takes_something_else_than_the_manifest_says_is_refused(tmp_path):
     write_artifact(tmp_path / "affairs", content=identity_named("x", "float32"))
-    with pytest.raises(ArtifactInvalid, match=r"the graph has the inputs \['x'\], and its manifest says"):
+    with pytest.raises(ArtifactInvalid, match=r"the graph has the inputs \['x'\], but its manifest lists"):
         open_model(open_artifact(tmp_path / "affairs"))
 
 

@@ -172,7 +172,7 @@ def test_a_header_with_any_byte_changed_is_an_array_or_is_refused(tmp_path):
 
 
 def test_recorded_arrays_have_as_many_rows_as_there_are():
-    with pytest.raises(ConfigError, match="input 'x' has 3 rows, and there are 2 rows"):
+    with pytest.raises(ConfigError, match="input 'x' has 3 rows, but there are 2 rows"):
         Recorded([{}, {}], {"x": np.zeros(3)}, {})
-    with pytest.raises(ConfigError, match="output 'p' has a single value, and there are 2 rows"):
+    with pytest.raises(ConfigError, match="output 'p' has a single value, but there are 2 rows"):
         Recorded([{}, {}], {}, {"p": np.array(1.0)})

@@ -93,7 +93,7 @@ def test_a_wrong_answer_is_refused_with_format_output_row_and_both_values():
     error = refusal(wrong, first_row=100)
     assert (error.format, error.output, error.row, error.expected, error.got) == ("onnx", "double", 104, 8.0, 8.5)
     assert str(error) == (
-        "format 'onnx', output 'double', row 104: the graph answers 8.5, and the model answered 8.0: they differ by "
+        "format 'onnx', output 'double', row 104: the graph returned 8.5, the model returned 8.0: they differ by "
         "0.5, and the tolerance allows 9e-05 (rows outside of the tolerance: 1)"
     )
 
@@ -122,7 +122,7 @@ def test_a_graph_of_a_fixed_batch_size_is_refused_in_its_own_words():
     error = refusal(fixed)
     assert (error.format, error.row) == ("onnx", 0)
     assert str(error) == (
-        "format 'onnx': the graph fails on a batch of 1, from row 0 on: ValueError: Got: 1 Expected: 7"
+        "format 'onnx': the graph fails on a batch of 1, starting with row 0: ValueError: Got: 1 Expected: 7"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_graph_whose_answer_depends_on_the_rows_beside_it_is_refused():
     record = Recorded(ROWS, inputs, dict(zip(("double", "town"), centred(inputs), strict=True)))
     error = refusal(centred, record)
     assert error.output == "double"
-    words = f"; only in batches of 1 and 3, and not of {len(ROWS)}: an answer must not depend on that"
+    words = f"; only in batches of 1 and 3, and not of {len(ROWS)}: the output must not depend on the batch size"
     assert words in str(error)
 
 
@@ -199,9 +199,9 @@ def test_an_input_of_another_dtype_than_the_recorded_one_is_refused(dtype):
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"age": "old", "town": "a"}, "would be refused as a request"),
-        ({"age": 2**53 + 1, "town": "a"}, "row 12 would be refused as a request"),
-        ({"age": 1, "town": "a", "more": 1}, "would be refused as a request"),
+        ({"age": "old", "town": "a"}, "would be rejected as a request"),
+        ({"age": 2**53 + 1, "town": "a"}, "row 12 would be rejected as a request"),
+        ({"age": 1, "town": "a", "more": 1}, "would be rejected as a request"),
     ],
 )
 def test_a_recorded_row_that_serving_would_refuse_is_refused(row, said):

@@ -68,7 +68,7 @@ def test_a_cross_has_no_column_of_its_own():
     spec = f.Features({"a": f.Hashed(9), "b": f.Hashed(9), "both": f.Crossed(["a", "b"], 7)})
     crossed = MemoryGraph(lambda inputs: refusing(inputs, lambda _: [True], Refusal("is odd", "both")), spec.inputs, ())
     found = served(crossed, spec).predict_rows([{"a": "x", "b": "y"}])
-    assert (found.invalid[0].path, found.invalid[0].reason) == ("", "the model refuses the row: it is odd")
+    assert (found.invalid[0].path, found.invalid[0].reason) == ("", "the model rejects the row: it is odd")
 
 
 def test_the_numbers_of_reasons_count_from_one():
@@ -94,10 +94,10 @@ def test_a_proof_passes_where_the_graph_refuses_what_the_model_refused():
     [
         (
             lambda inputs: inputs["home"] == 9,
-            r"answers a row that the model refuses, {\"age\":2.0,.* unknown; have the",
+            r"accepts a row that the model rejects, {\"age\":2.0,.* unknown; have the",
         ),
-        (lambda inputs: (inputs["home"] == 2) & (len(inputs["home"]) < 3), "answers a row that the model refuses"),
-        (lambda inputs: inputs["home"] >= 0, "refuses a row that the model answers: 'a' is unknown to the model"),
+        (lambda inputs: (inputs["home"] == 2) & (len(inputs["home"]) < 3), "accepts a row that the model rejects"),
+        (lambda inputs: inputs["home"] >= 0, "rejects a row that the model accepts: 'a' is unknown to the model"),
     ],
     ids=["each", "in a batch", "too many"],
 )
@@ -110,7 +110,9 @@ def test_a_graph_that_raises_itself_fails_the_proof():
     def broken(inputs):
         raise RuntimeError("zeros = 0")
 
-    with pytest.raises(ExportRefused, match="the graph fails on a batch of 2, from row 0 on: RuntimeError: zeros = 0"):
+    with pytest.raises(
+        ExportRefused, match="the graph fails on a batch of 2, starting with row 0: RuntimeError: zeros = 0"
+    ):
         replay_refused(served(MemoryGraph(broken, SPEC.inputs, ())), REFUSED, ROWS[0])
 
 
