@@ -172,7 +172,7 @@ def test_the_same_plan_again_changes_nothing(host, store):
 )
 def test_another_plan_is_refused_and_changes_nothing(store, other, difference):
     run_id = store.plan(plan(train=[1, 2], publish_to="/m"))
-    with pytest.raises(ConfigError, match=f"has another plan already: {difference}"):
+    with pytest.raises(ConfigError, match=f"has a different plan already: {difference}"):
         store.plan(other)
     assert (store.run_id(), store.publishes_to()) == (run_id, "/m")
     assert [(task.kind, task.place) for task in store.tasks()] == [(TRAIN, 0), (TRAIN, 1), (SAVE, 0)]
@@ -441,7 +441,7 @@ def test_another_boot_frees_every_lease_and_counts_a_lost_attempt(host, store):
     found = [claim(store) for _ in range(2)]
     assert [(each.hold.place, each.hold.fence, each.attempt) for each in found] == [(0, 2, 2), (1, 2, 2)]
     assert not any(store.holds(hold) for hold in holds)
-    assert "did not renew its lease" in store.tasks()[0].trouble
+    assert "sent no renewal" in store.tasks()[0].trouble
 
 
 def test_leases_of_this_boot_outlive_a_restart_of_the_process(host, store):
@@ -493,7 +493,7 @@ def test_raised_and_lost_attempts_count_alike(host, store):
     assert isinstance(found, Failed)
     assert found.task == "train 0"
     assert f"process {os.getpid()} on " in found.trouble
-    assert "did not renew its lease: it was killed" in found.trouble
+    assert "sent no renewal; it was killed" in found.trouble
 
 
 def test_the_first_failure_is_the_one_that_is_told(store):

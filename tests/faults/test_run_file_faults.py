@@ -256,7 +256,7 @@ def test_a_file_that_is_taken_away_is_told_at_once(path, opened, replaced):
 def test_a_store_that_was_closed_says_so(path, opened):
     store = opened(path)
     store.close()
-    with pytest.raises(RunUnavailable, match="the training run was closed"):
+    with pytest.raises(RunUnavailable, match="the training run is closed"):
         store.tasks()
 
 
@@ -420,11 +420,11 @@ def test_an_existing_run_can_be_looked_at(path, opened):
     assert not store.retry()
 
 
-@pytest.mark.parametrize("there", ["nothing", "no folder"])
+@pytest.mark.parametrize("there", ["nothing", "not a directory"])
 def test_to_look_where_there_is_no_run_makes_nothing(tmp_path, there):
-    folder = tmp_path / "none" if there == "no folder" else tmp_path
+    folder = tmp_path / "none" if there == "not a directory" else tmp_path
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(ConfigError, match=f"{folder} holds no training run: there is no run.db in it; name"):
+    with pytest.raises(ConfigError, match=f"{folder} is not a training run: run.db is missing in it; give"):
         SqliteTasks.existing(folder / "run.db")
     assert sorted(tmp_path.iterdir()) == before
 

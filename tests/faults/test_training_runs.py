@@ -385,7 +385,7 @@ def test_a_full_disk_costs_no_task_that_is_done(tmp_path):
         program.wait_for("at open")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
         (tmp_path / "open").touch()
-        program.wait_for("the file of the run is tried again for 60 s")
+        program.wait_for("cannot use the file of the run, trying again for 60 s")
         resource.prlimit(program.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert "version 1\n" in ended(program)
     assert [len(result) for result in ps.training.Run(tmp_path / "run").results("train")] == [300_000]

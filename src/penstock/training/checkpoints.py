@@ -34,7 +34,7 @@ def latest_checkpoint(folder: Path) -> Path | None:
         ConfigError: there is something else in place of the folder.
         RunUnavailable: it cannot be read.
     """
-    with _told(f"the checkpoints in {folder} cannot be read"):
+    with _told(f"cannot read the checkpoints in {folder}"):
         numbers = _numbers(folder)
     return folder / str(numbers[-1]) if numbers else None
 
@@ -52,7 +52,7 @@ def keep_checkpoint(folder: Path, write: Callable[[Path], Any], check: Callable[
         RunUnavailable: what `write` had written could not be kept, as on a full disk.  What `write` raises is raised as
             it is.
     """
-    refused = f"a checkpoint was not kept in {folder}"
+    refused = f"cannot save a checkpoint in {folder}"
     with contextlib.ExitStack() as at_end:
         with _told(refused):
             make_folders(folder)
@@ -76,7 +76,9 @@ def _told(refused: str) -> Iterator[None]:
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
-        raise ConfigError(f"{refused}: {error.filename} is no folder; name another folder for the run") from error
+        raise ConfigError(
+            f"{refused}: {error.filename} is not a directory; use another directory for the run"
+        ) from error
     except OSError as error:
         raise RunUnavailable(f"{refused}: {error}") from error
 
@@ -93,9 +95,9 @@ def _publish(folder: Path, stage: Path, filled: Path) -> Path:
 
 def _check_filled(filled: Path) -> None:
     if not filled.is_dir() or filled.is_symlink():
-        raise ConfigError("write(path) made something else of the folder path; put the files into it")
+        raise ConfigError("write(path) replaced the directory at path; write the files into it")
     if not any(filled.iterdir()):
-        raise ConfigError("write(path) put nothing into the folder path, so there is no checkpoint")
+        raise ConfigError("write(path) wrote no file into the directory at path, so there is no checkpoint")
 
 
 def _numbers(folder: Path) -> list[int]:

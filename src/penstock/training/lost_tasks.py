@@ -10,7 +10,7 @@ from penstock.training.task_store import Failed, TaskHold
 def run_failed(failed: Failed) -> RunFailed:
     """What is raised where a run has failed."""
     return RunFailed(
-        f"the run has failed: task {failed.task} used up its attempts; `penstock training retry` gives it new ones",
+        f"the run has failed: task {failed.task} used up its attempts; retry it with `penstock training retry`",
         task=failed.task,
         traceback=failed.trouble,
     )
@@ -19,6 +19,6 @@ def run_failed(failed: Failed) -> RunFailed:
 def lease_lost(hold: TaskHold) -> LeaseLost:
     """What is raised where the fence of a task counts no longer."""
     return LeaseLost(
-        f"task {task_name(hold.kind, hold.place)} was given to another worker, or given up, because this one did not "
-        "renew its lease in time; what its function returned here was dropped"
+        f"lease of task {task_name(hold.kind, hold.place)} expired: another worker has the task, or "
+        "it was given up; the result of its function was dropped"
     )

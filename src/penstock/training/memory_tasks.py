@@ -91,7 +91,7 @@ class MemoryTasks:
             if kept.run_id is not None:
                 difference = plan_difference(kept.texts, kept.publish_to, texts, plan.publish_to)
                 if difference is not None:
-                    raise ConfigError(f"the run has another plan already: {difference}")
+                    raise ConfigError(f"the run has a different plan already: {difference}")
                 return kept.run_id
             kept.run_id, kept.publish_to, kept.texts = uuid.uuid4().hex, plan.publish_to, texts
             for kind in KINDS:

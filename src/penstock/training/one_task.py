@@ -84,7 +84,7 @@ class TaskWork:
     def _call(self, task: ClaimedTask) -> Any:
         result = self._functions[task.hold.kind](task)
         # What this raises is told as the failure of the task.
-        text = json_text(result, f"what the function for {task.hold.kind} returned")
+        text = json_text(result, f"the return value of the function for {task.hold.kind}")
         return json.loads(text)  # which nobody changes any more, as a thread of the function might change the result
 
     def _finish(self, hold: TaskHold, result: Any) -> None:

@@ -46,6 +46,6 @@ class Patience:
                 if self._now() >= until:
                     raise
                 if not told:
-                    self._tell(f"the file of the run is tried again for {self._seconds:g} s: {error}")
+                    self._tell(f"cannot use the file of the run, trying again for {self._seconds:g} s: {error}")
                     told = True
             self._sleep(AGAIN_SECONDS)

@@ -28,13 +28,13 @@ class RunOptions:
 
     lease: float = option(
         30.0,
-        "seconds after which a task whose worker died is given to another",
+        "seconds without a lease renewal after which a task is released to other workers",
         limit=Limit("a number of seconds from 0.5 to 86400", _is_lease, float),
     )
-    attempts: int = option(3, "how often a task is tried until the run has failed", limit=whole_number(least=1))
+    attempts: int = option(3, "maximum attempts of a task; then the run fails", limit=whole_number(least=1))
     save_timeout: float = option(
         600.0,
-        "seconds after which the lease of the save task is renewed no longer; inf: it always is",
+        "seconds after which the lease of the save task is no longer renewed; inf: no limit",
         limit=Limit("more than 0 seconds; inf: no limit", _is_limit, float),
     )
 
@@ -56,6 +56,6 @@ def folder_path(what: str, given: object) -> Path:
                 found = os.path.realpath(path)  # two names of one folder are one; it raises for no loop of links
                 found.encode()
             except UnicodeEncodeError:
-                raise ConfigError(f"{what} takes the path of a folder in UTF-8, got {path!r}") from None
+                raise ConfigError(f"{what} must be the path of a directory in UTF-8, got {path!r}") from None
             return Path(found)
-    raise ConfigError(f"{what} takes the path of a folder, got {given!r}")
+    raise ConfigError(f"{what} must be the path of a directory, got {given!r}")

@@ -70,14 +70,14 @@ def _publish(save: Save, run: str, model_dir: str, check: Callable[[], None], te
                 if not isinstance(error.__cause__, FolderLocked):
                     raise
                 check()
-                tell(f"the model is saved, and waits to be published: {error}")
+                tell(f"the model is saved and waits to be published: {error}")
 
 
 def _check_arguments(arguments: Any) -> None:
     if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
         raise ConfigError(
-            "save returns a dict with the arguments of penstock.export.save, as "
-            f"{{'model': ..., 'features': ..., 'probes': ...}}, got {type(arguments).__name__}"
+            f"save must return a dict with the arguments of penstock.export.save, such as {{'model': ..., "
+            f"'features': ..., 'probes': ...}}, got {type(arguments).__name__}"
         )
     if "path" in arguments:
-        raise ConfigError("save returns a path, and the run says where the model is saved: leave it out")
+        raise ConfigError("save returned a path, but the run chooses the path of the model: leave it out")

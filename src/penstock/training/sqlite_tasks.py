@@ -103,8 +103,8 @@ class SqliteTasks:
         file = Path(path)
         if not is_there(file):
             raise ConfigError(
-                f"{file.parent} holds no training run: there is no {file.name} in it; name the folder that the run was "
-                "made with"
+                f"{file.parent} is not a training run: {file.name} is missing in it; give the directory that "
+                "the run was created with"
             )
         return cls(path, clock=clock)
 
@@ -211,8 +211,8 @@ class SqliteTasks:
         difference = plan_difference(task_rows.read_texts(connection), publish_to, texts, plan.publish_to)
         if difference is not None:
             raise ConfigError(
-                f"the run in {self._file.path} has another plan already: {difference}; plan it as before, or make "
-                "another run in a folder of its own"
+                f"the run in {self._file.path} has a different plan already: {difference}; use the same plan, "
+                "or create another run in a directory of its own"
             )
         return run_id
 
@@ -307,7 +307,7 @@ class SqliteTasks:
 
     def _check(self) -> None:
         if self._closed:
-            raise RunUnavailable(f"{self._file.path}: the training run was closed")
+            raise RunUnavailable(f"{self._file.path}: the training run is closed")
         self._file.check_there()
 
     def _now(self) -> HostTime:
@@ -326,8 +326,8 @@ def is_there(file: Path) -> bool:
         return False
     except OSError as error:
         raise ConfigError(
-            f"{printable(str(file))} cannot be looked at: {error.strerror}; name the folder of a run, as a user who "
-            "may read and write it"
+            f"cannot read {printable(str(file))}: {error.strerror}; give the directory of a run that this "
+            "user may read and write"
         ) from error
     return True
 

@@ -92,8 +92,8 @@ class TaskRenewing:
         """Renew once; returns the seconds until the next time, or None where there is none."""
         if self._boot() - self._began >= self._limit:
             self._tell(
-                f"{self._name} has taken {self._limit:g} s, and its lease is renewed no longer: another worker "
-                "takes the task when the lease has run out"
+                f"{self._name} has run for {self._limit:g} s, and its lease is no longer renewed: another "
+                "worker takes the task when the lease expires"
             )
             return None
         try:
@@ -103,13 +103,13 @@ class TaskRenewing:
         except PenstockError as error:
             if not self._failing and not self._stopped:
                 self._failing = True
-                self._tell(f"the lease of {self._name} cannot be renewed, and is tried again: {error}")
+                self._tell(f"cannot renew the lease of {self._name}, trying again: {error}")
             return retry_delay(self._lease, self._draw())
         if not counts:
             if not self._stopped:
                 self._tell(
-                    f"the lease of {self._name} was lost: another worker has the task, or it was given up, and "
-                    "what this one does is dropped"
+                    f"lease of {self._name} lost: another worker has the task, or it was given up; dropping its "
+                    "work here"
                 )
             return None
         if self._failing:

@@ -128,14 +128,14 @@ class Telling:
     def given_back(self, holds: Iterable[TaskHold]) -> None:
         """Tell that somebody interrupted this worker, which had these tasks."""
         for hold in holds:
-            self.note(f"interrupted: {task_name(hold.kind, hold.place)} was given back, and another worker may take it")
+            self.note(f"interrupted: {task_name(hold.kind, hold.place)} was released; another worker may take it")
 
     def waits(self, blocked: Blocked, *, has_function: bool) -> None:
         """Tell that there is nothing to do for this worker now; `has_function`: for the kind that is worked on."""
         if not has_function and blocked.kind not in self._left_to_others:
             self._left_to_others.add(blocked.kind)
-            self.note(f"this process has no function for {blocked.kind}, and leaves it to others")
-        self._shown.show(blocked.kind, "waits for others", self._counted(blocked.kind))
+            self.note(f"this process has no function for {blocked.kind} and leaves it to other workers")
+        self._shown.show(blocked.kind, "waiting for other workers", self._counted(blocked.kind))
 
     def _counted(self, kind: TaskKind) -> Sequence[KindProgress]:
         now = self._now()

@@ -98,7 +98,7 @@ class Run:
         try:
             make_folders(self.folder)
         except OSError as error:
-            raise ConfigError(f"the folder of the run, {self.folder}, cannot be made: {error.strerror}") from error
+            raise ConfigError(f"cannot create the directory of the run, {self.folder}: {error.strerror}") from error
         check_run_file(self.folder)
         with closing(SqliteTasks(self._file)) as store:
             store.plan(RunPlan(tasks, None if self.publish_to is None else str(self.publish_to)))
@@ -137,8 +137,8 @@ class Run:
         doing = task_of_this_thread(self.folder)
         if doing is not None:
             raise ConfigError(
-                f"work was called by the function of task {doing.name} of the same run, which is not done before its "
-                "function returns: it would wait for itself; call work outside of the functions"
+                f"work was called by the function of task {doing.name} of the same run. The call would wait "
+                "for its own task and never return; call work outside of the functions"
             )
         with self._opened() as store:
             self._check_publish_to(store)
@@ -180,7 +180,7 @@ class Run:
             RunUnavailable: the file of the run is locked, or the disk is full or fails.
         """
         if kind not in PLANNED_KINDS:
-            raise ConfigError(f"there is no kind {kind!r}; the kinds are {', '.join(PLANNED_KINDS)}")
+            raise ConfigError(f"there is no kind {kind!r}; kinds: {', '.join(PLANNED_KINDS)}")
         with self._opened() as store:
             return store.results(TaskKind(kind))
 
@@ -202,13 +202,13 @@ class Run:
         planned = store.publishes_to()
         if self.publish_to is not None and str(self.publish_to) != planned:
             raise ConfigError(
-                f"publish_to is {self.publish_to}, and the run in {self.folder} publishes {_place(planned)}; "
-                "make another run in a folder of its own"
+                f"publish_to is {self.publish_to}, but the run in {self.folder} publishes {_place(planned)}; "
+                "create another run in a directory of its own"
             )
 
     def _work(self, store: TaskStore, functions: Mapping[TaskKind, Callable[..., Any]], telling: Telling) -> int | None:
         if TaskKind.SAVE in functions and store.publishes_to() is None:
-            telling.note("save is not called, because the run has no publish_to")
+            telling.note("save is never called, because the run has no publish_to")
         patience = Patience(max(PATIENCE_SECONDS, self.options.lease), telling.note)
         tasks = TaskWork(
             store,
@@ -262,9 +262,9 @@ def check_run_file(folder: Path) -> None:
     file = folder / RUN_FILE
     with contextlib.suppress(OSError):  # whoever opens it says so
         if file.exists() and not file.is_file():
-            what = "a folder" if file.is_dir() else "no regular file"
+            what = "a directory" if file.is_dir() else "not a regular file"
             raise ConfigError(
-                f"{folder} holds no training run: {file} is {what}; move it away, or name another folder for the run"
+                f"{folder} is not a training run: {file} is {what}; move it, or use another directory for the run"
             )
 
 
@@ -276,9 +276,9 @@ def _check_place(publish_to: Path) -> None:
         check_place(publish_to)
     there = next(place for place in (publish_to, *publish_to.parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise ConfigError(f"publish_to is {publish_to}, and {there} is no folder; name another place, or move it away")
+        raise ConfigError(f"publish_to is {publish_to}, but {there} is not a directory; use another path, or move it")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"publish_to is {publish_to}, and this user may not write into {there}")
+        raise ConfigError(f"publish_to is {publish_to}, but this user has no permission to write into {there}")
 
 
 def _place(publish_to: str | None) -> str:
@@ -287,12 +287,12 @@ def _place(publish_to: str | None) -> str:
 
 def _function(name: str, given: Any) -> Callable[..., Any]:
     if not callable(given):
-        raise ConfigError(f"{name} takes a function, got {given!r}")
+        raise ConfigError(f"{name} must be a function, got {given!r}")
     function: Callable[..., Any] = given
     return function
 
 
 def _payloads(name: str, given: Any) -> list[Any]:
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigError(f"{name} takes a list with a payload for each task, got {given!r}")
+        raise ConfigError(f"{name} must be a list with a payload for each task, got {given!r}")
     return list(given)

@@ -78,7 +78,7 @@ def test_a_write_that_raises_leaves_nothing_and_is_raised_as_it_is(tmp_path):
 
 
 def test_a_write_that_fills_nothing_leaves_nothing(tmp_path):
-    with pytest.raises(ConfigError, match="put nothing into the folder"):
+    with pytest.raises(ConfigError, match="wrote no file into the directory"):
         keep_checkpoint(tmp_path, nothing_written, nothing)
     assert kept(tmp_path) == []
 
@@ -92,7 +92,7 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
         path.rmdir()
         path.write_text("weights")
 
-    with pytest.raises(ConfigError, match="made something else of the folder"):
+    with pytest.raises(ConfigError, match="replaced the directory"):
         keep_checkpoint(tmp_path, write, nothing)
     assert kept(tmp_path) == []
 
@@ -133,9 +133,9 @@ def test_the_stage_of_a_dead_process_is_removed(tmp_path):
 def test_what_the_system_refuses_is_told_with_the_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file" / "checkpoints", tmp_path / "file"):
-        with pytest.raises(ConfigError, match=rf"a checkpoint was not kept in {folder}: .*file.* is no folder"):
+        with pytest.raises(ConfigError, match=rf"cannot save a checkpoint in {folder}: .*file.* is not a directory"):
             keep_checkpoint(folder, writing("1"), nothing)
-        with pytest.raises(ConfigError, match=rf"the checkpoints in {folder} cannot be read: {folder} is no folder"):
+        with pytest.raises(ConfigError, match=rf"cannot read the checkpoints in {folder}: {folder} is not a directory"):
             latest_checkpoint(folder)
 
 
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_while_it_is_kept_is_told_as_such(tmp_path, monkeyp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "sync_tree", full)
-    with pytest.raises(RunUnavailable, match=r"a checkpoint was not kept in .*: .*No space left on device"):
+    with pytest.raises(RunUnavailable, match=r"cannot save a checkpoint in .*: .*No space left on device"):
         keep_checkpoint(tmp_path, writing("1"), nothing)
     assert kept(tmp_path) == []
 
@@ -154,7 +154,7 @@ def test_checkpoints_that_the_system_does_not_read_are_told(tmp_path, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(checkpoints, "_numbers", fail)
-    with pytest.raises(RunUnavailable, match=r"the checkpoints in .* cannot be read: .*Input/output error"):
+    with pytest.raises(RunUnavailable, match=r"cannot read the checkpoints in .*: .*Input/output error"):
         latest_checkpoint(tmp_path)
 
 

@@ -84,8 +84,8 @@ def test_the_bars_are_away_while_others_use_the_terminal(monkeypatch):
         with shown.aside():
             before = terminal.getvalue()
             assert before.endswith("\x1b[2K")
-            sys.stderr.write("asking the model\n")
-            assert terminal.getvalue() == before + "asking the model\n"
+            sys.stderr.write("running the model\n")
+            assert terminal.getvalue() == before + "running the model\n"
         shown.show(TaskKind.SAVE, "save", [KindProgress(TaskKind.SAVE, 1, 0)])
         assert "1/1" in terminal.getvalue()
 

@@ -105,10 +105,10 @@ def test_a_model_that_fails_its_proof_publishes_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, r"save returns a dict with the arguments of penstock.export.save, as .*, got NoneType"),
+        (None, r"save must return a dict with the arguments of penstock.export.save, such as .*, got NoneType"),
         (["model"], "got list"),
         ({1: 2}, "got dict"),
-        ({"path": "x", "model": 1}, "save returns a path, and the run says where the model is saved"),
+        ({"path": "x", "model": 1}, "save returned a path, but the run chooses the path of the model"),
     ],
 )
 def test_what_save_returns_is_checked(tmp_path, saved, returned, said):
@@ -139,4 +139,4 @@ def test_a_model_that_is_saved_waits_while_another_process_is_stopped_with_the_l
     assert save_and_publish(lambda: ARGUMENTS, "one", str(tmp_path / "models"), check=counts, tell=told.append) == 1
     assert len(saved) == 1
     locked = "models was not changed: the lock was not released within 30 s; it is held by process 7 on here"
-    assert told == [f"the model is saved, and waits to be published: {locked}"]
+    assert told == [f"the model is saved and waits to be published: {locked}"]

@@ -30,7 +30,7 @@ from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import Blocked, ClaimedTask, Failed, Ready, RunPlan, TaskHold
 
 LOST = "lost"
-"""The model's word for the sentence about a worker that did not renew its lease."""
+"""The model's word for the sentence about a worker that sent no renewal."""
 
 
 class PlainTask:
@@ -116,7 +116,7 @@ class PlainRun:
 
 
 def plain(text):
-    return LOST if "did not renew its lease" in text else text
+    return LOST if "sent no renewal" in text else text
 
 
 holds = st.tuples(st.sampled_from([True, True, False]), st.integers(0, 5))

@@ -61,11 +61,11 @@ def test_what_fails_is_told_once_and_tried_again_soon():
     round_ = Round(RunUnavailable("locked"), RunUnavailable("locked"), True, RunUnavailable("full"))
     assert [round_.renewing.renew() for _ in range(3)] == [retry_delay(30.0, 0.5)] * 2 + [10.0]
     assert round_.told == [
-        "the lease of train 3 cannot be renewed, and is tried again: locked",
+        "cannot renew the lease of train 3, trying again: locked",
         "the lease of train 3 is renewed again",
     ]
     round_.renewing.renew()
-    assert round_.told[2] == "the lease of train 3 cannot be renewed, and is tried again: full"
+    assert round_.told[2] == "cannot renew the lease of train 3, trying again: full"
 
 
 def test_a_file_that_cannot_be_opened_is_told_and_tried_again():
@@ -79,7 +79,7 @@ def test_a_lost_lease_is_told_and_renewed_no_longer():
     round_ = Round(False)
     assert round_.renewing.renew() is None
     (told,) = round_.told
-    assert "the lease of train 3 was lost" in told
+    assert "lease of train 3 lost" in told
 
 
 def test_after_its_limit_a_lease_is_renewed_no_longer():
@@ -90,7 +90,7 @@ def test_after_its_limit_a_lease_is_renewed_no_longer():
     assert round_.renewing.renew() is None
     assert len(round_.store.asked) == 1
     (told,) = round_.told
-    assert told.startswith("save has taken 25 s, and its lease is renewed no longer")
+    assert told.startswith("save has run for 25 s, and its lease is no longer renewed")
 
 
 def test_the_thread_renews_until_it_is_stopped_and_closes_its_connection():

@@ -50,17 +50,17 @@ def test_the_same_plan_again_changes_nothing_and_another_is_refused(tmp_path):
     run.work(train=same)
     run.plan(train=[1, 2])
     assert (run.id, run.results("train")) == (first, [1, 2])
-    with pytest.raises(ps.ConfigError, match="has another plan already"):
+    with pytest.raises(ps.ConfigError, match="has a different plan already"):
         run.plan(train=[1, 3])
 
 
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("file", "is no folder; name another place, or move it away"),
-        ("file/models", "file is no folder"),
-        ("artifact/models", "would lie inside the artifact"),
-        ("other/versions/models", "would lie among the versions of the model directory"),
+        ("file", "is not a directory; use another path, or move it"),
+        ("file/models", "file is not a directory"),
+        ("artifact/models", "would be inside the artifact"),
+        ("other/versions/models", "would be among the versions of the model directory"),
     ],
 )
 def test_a_place_where_nothing_can_be_published_is_refused_before_anything_is_trained(tmp_path, place, reason):
@@ -76,7 +76,7 @@ def test_a_place_where_nothing_can_be_published_is_refused_before_anything_is_tr
 def test_a_place_where_this_user_may_not_write_is_refused_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
     run = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "new" / "models")
-    with pytest.raises(ps.ConfigError, match=f"this user may not write into {tmp_path}$"):
+    with pytest.raises(ps.ConfigError, match=f"this user has no permission to write into {tmp_path}$"):
         run.plan(train=[1])
 
 
@@ -143,16 +143,16 @@ def test_two_names_of_one_model_directory_are_one(tmp_path):
 def test_a_loop_of_links_is_no_place_for_a_run(tmp_path):
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(ps.ConfigError, match="cannot be made"):
+    with pytest.raises(ps.ConfigError, match="cannot create the directory of the run"):
         ps.training.Run(tmp_path / "a").plan()
 
 
 def test_a_folder_of_a_run_that_is_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     run = ps.training.Run(tmp_path / "file")
-    with pytest.raises(ps.ConfigError, match=r"the checkpoints in .* cannot be read: .* is no folder"):
+    with pytest.raises(ps.ConfigError, match=r"cannot read the checkpoints in .*: .* is not a directory"):
         run.latest()
-    with pytest.raises(ps.ConfigError, match=r"a checkpoint was not kept in .*/checkpoints: .* is no folder"):
+    with pytest.raises(ps.ConfigError, match=r"cannot save a checkpoint in .*/checkpoints: .* is not a directory"):
         run.checkpoint(lambda path: (path / "weights").write_text("1"))
     with pytest.raises(ps.ConfigError, match="call plan first"):
         run.work()
@@ -162,7 +162,7 @@ def test_a_run_file_that_is_a_folder_is_told(tmp_path):
     (tmp_path / "run.db").mkdir()
     run = ps.training.Run(tmp_path)
     for call in (run.plan, run.work, lambda: run.id, lambda: run.results("train")):
-        with pytest.raises(ps.ConfigError, match=r"holds no training run: .*/run\.db is a folder; move it away"):
+        with pytest.raises(ps.ConfigError, match=r"is not a training run: .*/run\.db is a directory; move it"):
             call()
 
 
@@ -170,9 +170,9 @@ def test_a_run_file_that_is_a_folder_is_told(tmp_path):
 def test_another_model_directory_is_refused(tmp_path, planned):
     ps.training.Run(tmp_path / "run", publish_to=planned and tmp_path / planned).plan()
     run = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "models")
-    with pytest.raises(ps.ConfigError, match=r"publish_to is .*/models, and the run in .* publishes (nothing|to .*)"):
+    with pytest.raises(ps.ConfigError, match=r"publish_to is .*/models, but the run in .* publishes (nothing|to .*)"):
         run.work()
-    with pytest.raises(ps.ConfigError, match="has another plan already"):
+    with pytest.raises(ps.ConfigError, match="has a different plan already"):
         run.plan()
 
 
@@ -196,12 +196,12 @@ def test_who_does_not_say_where_it_is_published_works_for_the_run_as_it_was_plan
         ({"attempts": 1.5}, "attempts must be"),
         ({"save_timeout": 0}, "save_timeout must be more than 0 seconds; inf: no limit, got 0"),
         ({"save_timeout": True}, "save_timeout must be"),
-        ({"publish_to": ""}, "publish_to takes the path of a folder, got ''"),
-        ({"publish_to": b"models"}, "publish_to takes the path of a folder"),
-        ({"folder": 3}, "folder takes the path of a folder, got 3"),
-        ({"folder": "a\0b"}, "folder takes the path of a folder"),
-        ({"publish_to": "m\udcff"}, r"publish_to takes the path of a folder in UTF-8, got 'm\\udcff'"),
-        ({"folder": "\ud800"}, r"folder takes the path of a folder in UTF-8, got '\\ud800'"),
+        ({"publish_to": ""}, "publish_to must be the path of a directory, got ''"),
+        ({"publish_to": b"models"}, "publish_to must be the path of a directory"),
+        ({"folder": 3}, "folder must be the path of a directory, got 3"),
+        ({"folder": "a\0b"}, "folder must be the path of a directory"),
+        ({"publish_to": "m\udcff"}, r"publish_to must be the path of a directory in UTF-8, got 'm\\udcff'"),
+        ({"folder": "\ud800"}, r"folder must be the path of a directory in UTF-8, got '\\ud800'"),
         ({"publsh_to": "models"}, "there is no 'publsh_to' here: did you mean `publish_to=...`"),
     ],
 )
@@ -217,7 +217,7 @@ def test_limits_are_admitted():
 
 @pytest.mark.parametrize("payloads", ["abc", b"abc", {"a": 1}, 3, None])
 def test_payloads_are_a_list(tmp_path, payloads):
-    with pytest.raises(ps.ConfigError, match="train takes a list with a payload for each task"):
+    with pytest.raises(ps.ConfigError, match="train must be a list with a payload for each task"):
         ps.training.Run(tmp_path / "run").plan(train=payloads)
 
 
@@ -230,7 +230,7 @@ def test_a_payload_that_is_not_json_is_refused_and_nothing_is_planned(tmp_path):
 
 def test_a_plan_where_no_folder_can_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ps.ConfigError, match=r"the folder of the run, .*, cannot be made: Not a directory"):
+    with pytest.raises(ps.ConfigError, match=r"cannot create the directory of the run, .*: Not a directory"):
         ps.training.Run(tmp_path / "file" / "run").plan()
 
 
@@ -238,7 +238,7 @@ def test_a_plan_where_no_folder_can_be_made_is_told(tmp_path):
 def test_work_takes_functions(tmp_path, name):
     run = ps.training.Run(tmp_path / "run")
     run.plan()
-    with pytest.raises(ps.ConfigError, match=f"{name} takes a function, got 3"):
+    with pytest.raises(ps.ConfigError, match=f"{name} must be a function, got 3"):
         run.work(**{name: 3})
 
 
@@ -246,11 +246,11 @@ def test_words_that_are_not_known_are_explained(tmp_path):
     run = ps.training.Run(tmp_path / "run")
     with pytest.raises(ps.ConfigError, match=r"did you mean `evaluate=...`"):
         run.work(evalute=same)
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'trian'; the kinds are train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no kind 'trian'; kinds: train, evaluate, predict$"):
         run.results("trian")
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'save'; the kinds are train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no kind 'save'; kinds: train, evaluate, predict$"):
         run.results("save")
-    with pytest.raises(ps.ConfigError, match="write takes a function"):
+    with pytest.raises(ps.ConfigError, match="write must be a function"):
         run.checkpoint("path")
 
 
@@ -258,7 +258,7 @@ def test_a_save_that_is_never_called_is_told(tmp_path, capsys):
     run = ps.training.Run(tmp_path / "run")
     run.plan()
     assert run.work(save=dict) is None
-    assert "penstock: run run: save is not called, because the run has no publish_to\n" in capsys.readouterr().err
+    assert "penstock: run run: save is never called, because the run has no publish_to\n" in capsys.readouterr().err
 
 
 def test_a_checkpoint_may_come_before_the_plan(tmp_path):

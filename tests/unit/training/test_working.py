@@ -81,7 +81,7 @@ def test_a_result_that_is_not_json_is_a_failed_attempt():
     bench = Bench({"train": [1]}, attempts=1)
     with pytest.raises(RunFailed) as failed:
         bench.work(train=lambda task: {1, 2})
-    assert "what the function for train returned cannot be written as JSON" in failed.value.traceback
+    assert "the return value of the function for train cannot be written as JSON" in failed.value.traceback
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -92,7 +92,7 @@ def test_who_is_interrupted_gives_the_task_back_and_the_attempt_does_not_count(k
     (entry,) = bench.store.tasks()
     assert (entry.state, entry.attempts) == (TaskState.WAITING, 0)
     assert not bench.renewals[0].runs
-    assert bench.shown.notes == ["interrupted: train 0 was given back, and another worker may take it"]
+    assert bench.shown.notes == ["interrupted: train 0 was released; another worker may take it"]
 
 
 class InterruptedStore:
@@ -182,7 +182,7 @@ def test_who_lost_a_lease_is_told_when_the_function_returns_and_changes_nothing(
         assert bench.claim().hold.fence > task.hold.fence
         return "late"
 
-    with pytest.raises(LeaseLost, match="task train 0 was given to another worker"):
+    with pytest.raises(LeaseLost, match="lease of task train 0 expired: another worker has the task"):
         bench.work(train=slow)
     assert len(calls) == 1
     assert bench.store.results(TaskKind.TRAIN) == [None]
@@ -199,7 +199,7 @@ def test_who_lost_a_lease_in_a_run_that_failed_by_it_is_told_that_the_run_failed
 
     with pytest.raises(RunFailed, match="task train 0 used up its attempts") as failed:
         bench.work(train=slow)
-    assert "did not renew its lease" in failed.value.traceback
+    assert "sent no renewal" in failed.value.traceback
 
 
 def test_a_result_that_a_thread_of_the_function_goes_on_changing_is_kept_as_it_was_returned():
@@ -254,7 +254,7 @@ def test_a_kind_without_a_function_is_left_to_others_and_told_once():
 
     bench.while_asleep = evaluate_elsewhere
     bench.work(train=lambda task: None)
-    assert bench.shown.notes == ["this process has no function for evaluate, and leaves it to others"]
+    assert bench.shown.notes == ["this process has no function for evaluate and leaves it to other workers"]
 
 
 def test_a_kind_that_others_have_claimed_already_is_told_too():
@@ -263,7 +263,7 @@ def test_a_kind_that_others_have_claimed_already_is_told_too():
     hold = bench.claim("train", store=other).hold
     bench.while_asleep = lambda: other.finish(hold, None)
     bench.work()
-    assert bench.shown.notes == ["this process has no function for train, and leaves it to others"]
+    assert bench.shown.notes == ["this process has no function for train and leaves it to other workers"]
 
 
 class Locked:
@@ -293,7 +293,7 @@ def test_a_file_that_is_locked_for_a_while_costs_no_work(name):
     bench = Bench({"train": [1]})
     assert bench.work(Locked(bench.store, bench, [name], 5), train=lambda task: "kept") is None
     assert bench.store.results(TaskKind.TRAIN) == ["kept"]
-    assert bench.shown.notes == ["the file of the run is tried again for 60 s: locked"]
+    assert bench.shown.notes == ["cannot use the file of the run, trying again for 60 s: locked"]
 
 
 def test_a_failed_attempt_is_told_to_a_file_that_was_locked():

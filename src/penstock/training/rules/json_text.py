@@ -26,7 +26,7 @@ MOST_BYTES: Final = 64 * 1024 * 1024
 MOST_DIGITS: Final = sys.int_info.default_max_str_digits
 """Python reads no longer integer from text, unless somebody lifts its limit."""
 _TOO_LONG: Final = 10**MOST_DIGITS
-_MORE: Final = "put it into a file, and its path here"
+_MORE: Final = "write it to a file and pass the path"
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, allow_nan=False, separators=(",", ":"))
 
 
@@ -63,7 +63,9 @@ def _check(value: Any, what: str) -> None:
         if inside is None:
             open_.pop()
         elif len(open_) > DEEPEST:
-            raise ConfigError(f"{what} is nested more than {DEEPEST} deep, or holds itself; make it flat, or {_MORE}")
+            raise ConfigError(
+                f"{what} is nested more than {DEEPEST} deep, or contains itself; make it flat, or {_MORE}"
+            )
         else:
             open_.append(iter(inside))
         _check_size(least, what)

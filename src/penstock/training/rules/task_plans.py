@@ -60,8 +60,8 @@ def _payload_text(payload: Any, kind: TaskKind, place: int) -> str:
     read = json.loads(text)
     if read != payload:
         raise ConfigError(
-            f"{what} does not come out of JSON as it went in: {_shown(repr(payload))} becomes {_shown(text)}; "
-            "use lists in place of tuples"
+            f"{what} changes when it is written as JSON and read again: {_shown(repr(payload))} becomes "
+            f"{_shown(text)}; use lists instead of tuples"
         )
     return text
 

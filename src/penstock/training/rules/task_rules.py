@@ -216,8 +216,8 @@ def _seconds_left(task: TaskRecord, now: HostTime) -> float:
 def _lost(task: TaskRecord) -> TaskRecord:
     """The task, still leased, with the attempt counted whose lease has run out."""
     trouble = (
-        f"process {task.pid} on {task.host} did not renew its lease: it was killed, it hung or stood still, or its "
-        "host was restarted"
+        f"lease expired: process {task.pid} on {task.host} sent no renewal; it was killed, hung or "
+        "paused, or its host restarted"
     )
     return task._replace(attempts=task.attempts + 1, trouble=trouble)
 

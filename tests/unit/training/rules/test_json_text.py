@@ -51,7 +51,7 @@ def test_what_json_cannot_carry_or_would_change_without_a_word_is_refused(value,
 def test_a_value_may_be_nested_a_hundred_deep(make):
     assert json.loads(json_text(nested(DEEPEST, make), "it"))
     for deep in (DEEPEST + 1, 10_000):
-        with pytest.raises(ConfigError, match="it is nested more than 100 deep, or holds itself; make it flat"):
+        with pytest.raises(ConfigError, match="it is nested more than 100 deep, or contains itself; make it flat"):
             json_text(nested(deep, make), "it")
 
 
@@ -62,13 +62,13 @@ def test_a_value_may_be_wide():
 def test_a_value_that_holds_itself_is_refused():
     value = []
     value.extend([value] * 1000)
-    with pytest.raises(ConfigError, match="or holds itself"):
+    with pytest.raises(ConfigError, match="or contains itself"):
         json_text(value, "it")
 
 
 def test_a_text_may_have_64_mib():
     assert len(json_text("x" * (MOST_BYTES - 2), "it")) == MOST_BYTES
-    with pytest.raises(ConfigError, match="it has more than 64 MiB as JSON; put it into a file, and its path here"):
+    with pytest.raises(ConfigError, match="it has more than 64 MiB as JSON; write it to a file and pass the path"):
         json_text("x" * (MOST_BYTES - 1), "it")
 
 

@@ -119,7 +119,7 @@ def test_a_task_that_has_lost_its_lease_is_claimed_and_the_lost_attempt_is_count
     task = found.task
     assert (task.state, task.fence, task.attempts, task.lease_until, task.pid) == (LEASED, 5, 2, 80.0, 12)
     assert task.trouble == (
-        "process 7 on away did not renew its lease: it was killed, it hung or stood still, or its host was restarted"
+        "lease expired: process 7 on away sent no renewal; it was killed, hung or paused, or its host restarted"
     )
 
 
@@ -128,7 +128,7 @@ def test_where_the_last_attempt_was_lost_the_run_fails_whoever_asks(kinds):
     found = ask(kinds, first=leased(40.0, attempts=2))
     assert isinstance(found, GiveUp)
     assert (found.task.state, found.task.fence, found.task.attempts) == (FAILED, 4, 3)
-    assert "process 7 on away did not renew" in found.task.trouble
+    assert "process 7 on away sent no renewal" in found.task.trouble
 
 
 def test_a_failed_run_tells_its_failure_to_all():
