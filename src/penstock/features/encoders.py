@@ -22,7 +22,7 @@ FLOAT32_BEGIN: Final = 2.0**-126 - 2.0**-151
 """From here on a number is rounded to the smallest float32; TensorFlow rounds first, and then looks whether it is 0."""
 FLOAT32_END: Final = 2.0**128 - 2.0**103
 """From here on a number becomes infinite when it is rounded to float32."""
-TOO_LARGE: Final = "is no finite number as float32"
+TOO_LARGE: Final = "is not a finite number as float32"
 
 
 class TableBatch:

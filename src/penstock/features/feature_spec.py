@@ -42,7 +42,7 @@ class Features:
 
     def __init__(self, kinds: Mapping[str, Kind], *, join: str | None = None) -> None:
         if not isinstance(kinds, Mapping):
-            raise ConfigError(f"features are a dict of kinds by name, got {type(kinds).__name__}")
+            raise ConfigError(f"features must be a dict of kinds by name, got {type(kinds).__name__}")
         check_spec(kinds, join)
         self._kinds = MappingProxyType(dict(kinds))
         self._join = join

@@ -22,4 +22,4 @@ def load_part(part: str, library: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name != library:
             raise
-        raise ConfigError(f"this needs the library {library}: pip install 'penstock[{library}]'") from None
+        raise ConfigError(f"this requires the library {library}: pip install 'penstock[{library}]'") from None

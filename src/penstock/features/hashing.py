@@ -27,7 +27,7 @@ def check_can_hash() -> None:
     try:
         import farmhash  # noqa: F401  # whether it can be imported is the question
     except ModuleNotFoundError:
-        raise ConfigError("hashed features need the library pyfarmhash: pip install 'penstock[onnx]'") from None
+        raise ConfigError("hashed features require the library pyfarmhash: pip install 'penstock[onnx]'") from None
 
 
 def hash_words(words: Iterable[str]) -> Hashes:

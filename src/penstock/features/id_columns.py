@@ -103,7 +103,7 @@ class IntegerSource:
         if outside.any():
             if self._unknown is None:
                 for row in np.flatnonzero(outside).tolist():
-                    faults.setdefault(row, f"{ids[row]} is no id of 0 to {self.size - 1}")
+                    faults.setdefault(row, f"{ids[row]} is not an id of 0 to {self.size - 1}")
             elif self._unknown is EMPTY:
                 empty = outside if empty is None else empty | outside
             ids = np.where(outside, self._unknown if isinstance(self._unknown, int) else 0, ids)
@@ -130,7 +130,7 @@ class WordSource:
         ids, unknown = self._places.find([self._stand_in])
         if unknown and not isinstance(self._places.unknown_id, int):
             raise ConfigError(
-                f"missing={shown_value(self._stand_in)} is not one of the known values, and these are all"
+                f"missing={shown_value(self._stand_in)} is not one of the known values, and there is no id for others"
             )
         return int(ids[0])
 

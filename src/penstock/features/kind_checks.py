@@ -60,7 +60,7 @@ def checked_value(what: str, value: Any, reader: ValueReader[T]) -> T:
     except ValueRefused as exc:
         raise ConfigError(f"{what}: {exc}") from None
     if token is None:
-        raise ConfigError(f"{what} must be a value, and {shown_value(value)} is a missing one")
+        raise ConfigError(f"{what} must be a value, but {shown_value(value)} is a missing one")
     return token
 
 
@@ -85,7 +85,7 @@ def _ignored_value(value: Any, categories: bool) -> str | int | float:
 def checked_word(what: str, value: str) -> str:
     """A string that UTF-8 can carry."""
     if not is_text(value):
-        raise ConfigError(f"{what} has half of a surrogate pair, which is no text: {shown_value(value)}")
+        raise ConfigError(f"{what} has half of a surrogate pair, which is not valid text: {shown_value(value)}")
     return str.__str__(value)
 
 
@@ -105,4 +105,4 @@ def check_list_options(kind: Any, *, categories: bool = False) -> None:
     if kind.weights is not None and kind.weights == kind.column:
         raise ConfigError(f"the values and their weights cannot both be in the column {kind.column!r}")
     if kind.key_only and (kind.one_hot or kind.many is not None):
-        raise ConfigError("key_only=True makes no input of the model, so leave out one_hot= and many=")
+        raise ConfigError("key_only=True creates no input of the model, so leave out one_hot= and many='")

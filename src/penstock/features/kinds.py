@@ -76,7 +76,7 @@ class Numeric:
         if self.scale not in (None, "standard", "minmax"):
             raise ConfigError(f'scale must be "standard", "minmax" or None, got {shown_value(self.scale)}')
         if self.missing is EMPTY:
-            raise ConfigError("missing=EMPTY is for features with ids: a number has a stand-in, or MEAN")
+            raise ConfigError("missing=EMPTY is for features with ids: use a number, or MEAN")
         store(
             self,
             missing=_number_stand_in(self.missing),
@@ -282,7 +282,7 @@ def checked_boundaries(boundaries: Any) -> tuple[float, ...]:
     if any(low >= high for low, high in itertools.pairwise(found)):
         raise ConfigError(f"boundaries must rise, got {shown_value(found)}")
     if any(0 < abs(one) < SMALLEST_NORMAL for one in found):
-        raise ConfigError("boundaries must be 0 or at least 2**-1022 from 0: TensorFlow takes a smaller number for 0")
+        raise ConfigError("boundaries must be 0 or at least 2**-1022 from 0: TensorFlow treats a smaller number as 0")
     return found
 
 

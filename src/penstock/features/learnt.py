@@ -32,7 +32,7 @@ LEAST_SPREAD: Final = 2.0**-500
 GREATEST_SPREAD: Final = 2.0**500
 """Between them neither a divisor nor its reciprocal leaves the normal floats, where TensorFlow counts as numpy does."""
 
-NOTHING_THERE: Final = "there is no value to learn from"
+NOTHING_THERE: Final = "there is no value to fit on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def learn_numbers(kind: Numeric | Bucketized, numbers: npt.NDArray[np.float64]) 
             found["boundaries"] = _quantiles(numbers, kind.quantiles)
     values = [mean or 0.0, found.get("offset", 0.0), found.get("divisor", 1.0), *found.get("boundaries", ())]
     if not all(map(math.isfinite, values)) or found.get("divisor", 1.0) > GREATEST_SPREAD:
-        raise ConfigError("the numbers are too large: their mean or spread is no finite number")
+        raise ConfigError("the numbers are too large: their mean or spread is not a finite number")
     return Statistics(**found)
 
 
@@ -164,10 +164,8 @@ def learn_values(kind: Vocabulary, counts: Counter[str]) -> Statistics:
     values = tuple(value for _, value in sorted(frequent)[: kind.max_size])
     if not values and not kind.oov_buckets:
         raise ConfigError(
-            f"no value is there {kind.min_count} times, and with oov_buckets=0 there would be no id: lower min_count"
+            f"no value occurs {kind.min_count} times, and with oov_buckets=0 there would be no id: lower min_count"
         )
     if kind.unknown is not None and isinstance(kind.unknown, str) and kind.unknown not in values:
-        raise ConfigError(
-            f"unknown={shown_value(kind.unknown)} is not one of the {len(values)} values that were learnt"
-        )
+        raise ConfigError(f"unknown={shown_value(kind.unknown)} is not one of the {len(values)} fitted values")
     return Statistics(values=values)

@@ -26,7 +26,7 @@ def check_spec(kinds: Mapping[str, Kind], join: str | None) -> None:
         checked_name("the name of a feature", name)
         if not isinstance(kind, get_args(Kind)):
             raise ConfigError(
-                f"the feature {name!r} must be a kind, as penstock.features.Numeric(), got {shown_value(kind)}"
+                f"the feature {name!r} must be a kind, such as penstock.features.Numeric(), got {shown_value(kind)}"
             )
     for name, kind in kinds.items():
         if isinstance(kind, Crossed):
@@ -41,12 +41,12 @@ def _check_keys(name: str, kind: Crossed, kinds: Mapping[str, Kind]) -> None:
         if key not in kinds:
             near = nearest(key, kinds, 0.6)
             hint = "" if near is None else f"; did you mean {near!r}?"
-            raise ConfigError(f"{name!r} is crossed with {key!r}, which is no feature{hint}")
+            raise ConfigError(f"{name!r} is crossed with {key!r}, which is not a feature{hint}")
         found = kinds[key]
         if not isinstance(found, (Bucketized, Hashed, Vocabulary, Ids)):
             raise ConfigError(
-                f"{name!r} cannot be crossed with {key!r}, which is {type(found).__name__}: a key is Bucketized, "
-                f"Hashed, Vocabulary or Ids; declare one that reads its column, with key_only=True"
+                f"{name!r} cannot be crossed with {key!r}, which is {type(found).__name__}: a key must be "
+                "Bucketized, Hashed, Vocabulary or Ids; declare one for its column, with key_only=True"
             )
         if found.many is not None:
             raise ConfigError(f"{name!r} cannot be crossed with {key!r}, which has many values a row: leave out many=")
@@ -56,7 +56,7 @@ def _check_key_only(kinds: Mapping[str, Kind]) -> None:
     keys = {key for kind in kinds.values() if isinstance(kind, Crossed) for key in kind.keys}
     for name, kind in kinds.items():
         if getattr(kind, "key_only", False) and name not in keys:
-            raise ConfigError(f"{name!r} has key_only=True, and no cross has it as a key")
+            raise ConfigError(f"{name!r} has key_only=True, but no cross has it as a key")
 
 
 def _check_input_names(kinds: Mapping[str, Kind], join: str | None) -> None:

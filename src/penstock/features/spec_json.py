@@ -68,7 +68,7 @@ def spec_from_json(text: str | bytes) -> Parts:
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
-        raise ConfigError(f"this is no text of features: {exc}") from None
+        raise ConfigError(f"not a valid feature spec: {exc}") from None
     top = _object("the text", found, ("schema", "join", "features", "statistics"))
     if type(top["schema"]) is not int or top["schema"] != SCHEMA:
         raise ConfigError(f"the schema of features must be {SCHEMA}, got {shown_value(top['schema'])}")
@@ -85,12 +85,12 @@ def spec_from_json(text: str | bytes) -> Parts:
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"a key is there twice in an object with the keys {shown_value([key for key, _ in pairs])}")
+        raise ValueError(f"a key is given twice in an object with the keys {shown_value([key for key, _ in pairs])}")
     return found
 
 
 def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def _object(what: str, value: Any, keys: Sequence[str] | None = None) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _object(what: str, value: Any, keys: Sequence[str] | None = None) -> dict[st
         if key not in keys:
             near = nearest(key, keys)
             hint = "" if near is None else f"; did you mean {near!r}?"
-            raise ConfigError(f"{what} has {key!r}, which is not known here{hint}")
+            raise ConfigError(f"{what} has an unknown key {key!r}{hint}")
     for key in keys:
         if key not in value:
             raise ConfigError(f"{what} has no {key!r}")
@@ -115,7 +115,7 @@ def _kind_in(name: str, value: Any) -> Kind:
     word = options.get("kind")
     kind = KINDS.get(word) if isinstance(word, str) else None
     if kind is None:
-        raise ConfigError(f"the feature {name!r} has the kind {shown_value(word)}; there are {', '.join(KINDS)}")
+        raise ConfigError(f"the feature {name!r} has the kind {shown_value(word)}; kinds: {', '.join(KINDS)}")
     fields = [field.name for field in dataclasses.fields(kind)]
     options = _object(f"the feature {name!r}", value, ("kind", *fields))
     kind_made: Kind = _build(name, kind, {field: options[field] for field in fields})
@@ -142,7 +142,7 @@ def _value_in(value: Any) -> Any:
         case {"float": "inf" | "-inf" as word} if len(value) == 1:
             return float(word)
         case dict():
-            raise ConfigError(f"{shown_value(value)} is not known here")
+            raise ConfigError(f"{shown_value(value)} is not a known value")
         case list():
             return tuple(_value_in(one) for one in value)
         case _:

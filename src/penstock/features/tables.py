@@ -80,7 +80,8 @@ def read_table(table: Any, names: Sequence[str], *, strict: bool = False) -> Raw
     if isinstance(table, (list, tuple)):
         return _from_rows(table, names, strict=strict)
     raise ConfigError(
-        f"a table is a list of rows, a dict of columns, or a DataFrame, got {type(table).__name__} {shown_value(table)}"
+        "a table must be a list of rows, a dict of columns, or a DataFrame, got "
+        f"{type(table).__name__} {shown_value(table)}"
     )
 
 
@@ -88,7 +89,7 @@ def _from_columns(found: Mapping[str, Any], known: Sequence[Any], table: Any) ->
     columns = {name: _as_column(name, column) for name, column in found.items()}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        raise ConfigError(f"the columns of a table must be of one length, got {lengths}")
+        raise ConfigError(f"the columns of a table must have the same length, got {lengths}")
     if lengths:
         size = next(iter(lengths.values()))
     elif isinstance(table, Mapping):

@@ -137,7 +137,7 @@ class _Conversion:
     def __init__(self, columns: tuple[Any, ...], integers: Collection[str], many: Mapping[str, int]) -> None:
         for column in columns:
             if not hasattr(column, "_fields") or not hasattr(column, "name"):
-                raise ConfigError(f"{column!r} is no column of tf.feature_column")
+                raise ConfigError(f"{column!r} is not a column of tf.feature_column")
         self._columns = sorted(columns, key=lambda column: str(column.name))
         self._integers = integers
         self._kinds: dict[str, Kind] = {}
@@ -151,7 +151,7 @@ class _Conversion:
         names = [str(column.name) for column in self._columns]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
-            raise ConfigError(f"there are two columns of the name {min(twice)!r}")
+            raise ConfigError(f"there are two columns with the name {min(twice)!r}")
         for column in self._columns:
             self._kinds[column.name] = self._named(column, self._dense)
         return Features({**self._kinds}, join="x" if any(map(is_float, self._kinds.values())) else None)
@@ -243,7 +243,7 @@ class _Conversion:
     def _key_kind(self, key: Any) -> Kind:
         raw = key if isinstance(key, str) else getattr(key, "key", None)
         if raw in self._many:
-            raise ConfigError(f"{raw!r} has a list in each row, and a cross takes one value of each key")
+            raise ConfigError(f"{raw!r} has a list in each row, but a cross takes one value of each key")
         if isinstance(key, str):
             return self._bare_key(key)
         match _class_name(key):
@@ -253,11 +253,11 @@ class _Conversion:
                 return _identity(key, key_only=True)
             case "VocabularyListCategoricalColumn":
                 raise ConfigError(
-                    f"TensorFlow crosses the place of a value in the vocabulary list of {key.name!r}, and Penstock the "
-                    f"value itself; cross {key.key!r} instead, and train again"
+                    f"TensorFlow crosses the index of a value in the vocabulary list of {key.name!r}, Penstock "
+                    f"the value itself; cross {key.key!r} instead, and train again"
                 )
             case "WeightedCategoricalColumn":
-                raise ConfigError(f"TensorFlow takes no weights in a cross, and {key.name!r} has some")
+                raise ConfigError(f"TensorFlow ignores weights in a cross, but {key.name!r} has some")
             case name:
                 raise _refusal(name)
 
@@ -292,7 +292,7 @@ class _Conversion:
             if key not in keys:
                 near = nearest(key, keys, 0.6) if isinstance(key, str) else None
                 hint = "" if near is None else f"; did you mean {near!r}?"
-                raise ConfigError(f"many= has {shown_value(key)}, which is the key of no categorical column{hint}")
+                raise ConfigError(f"many= has {shown_value(key)}, which is not the key of a categorical column{hint}")
         weighted = [column.categorical_column for column in found if _class_name(column) == "WeightedCategoricalColumn"]
         lists = {column.key: 1 for column in weighted if _class_name(column) in CATEGORICAL}
         return lists | {key: checked_count(f"many of {key!r}", most) for key, most in many.items()}
@@ -305,7 +305,7 @@ def _class_name(column: Any) -> str:
 def _refusal(name: str) -> ConfigError:
     instead = REFUSED.get(name)
     if instead is None and name.endswith("CategoricalColumn"):
-        instead = "put it into an indicator_column or an embedding_column"
+        instead = "wrap it in an indicator_column or an embedding_column"
     return ConfigError(f"{name} cannot be converted" + ("" if instead is None else f": {instead}"))
 
 
@@ -331,10 +331,10 @@ def _leaf_keys(column: Any) -> Iterator[Any]:
 def _check_numeric(column: Any) -> None:
     if column.normalizer_fn is not None:
         raise ConfigError(
-            "normalizer_fn is a function, which cannot be converted: use Numeric(scale=), or put it into the model"
+            "normalizer_fn is a function, which cannot be converted: use Numeric(scale=), or move it into the model"
         )
     if tuple(column.shape) != (1,):
-        raise ConfigError(f"shape must be (1,), got {tuple(column.shape)}: make a column of each number")
+        raise ConfigError(f"shape must be (1,), got {tuple(column.shape)}: create a column for each number")
 
 
 def _default(column: Any) -> float | None:
@@ -389,7 +389,7 @@ def _vocabulary(column: Any, *, one_hot: bool, many: int | None, weights: str | 
     unknown: Any = None
     if not column.num_oov_buckets:
         if not one_hot and column.default_value >= len(values):
-            raise ConfigError(f"default_value {column.default_value} is the id of none of the {len(values)} values")
+            raise ConfigError(f"default_value {column.default_value} is not the id of one of the {len(values)} values")
         # An id outside of the list is a row of zeros; -1 is the default
         known = 0 <= column.default_value < len(values)
         unknown = values[column.default_value] if known else EMPTY
@@ -413,7 +413,7 @@ def least_rounded_to(boundary: float) -> float:
         ConfigError: the boundary is too large for float32.
     """
     if abs(boundary) >= FLOAT32_END:
-        raise ConfigError(f"the boundary {boundary!r} is no finite number as float32")
+        raise ConfigError(f"the boundary {boundary!r} is not a finite number as float32")
     single = np.float32(boundary)
     if abs(single) < SMALLEST_FLOAT32:  # it counts as 0, and so does every number as small
         return math.nextafter(-FLOAT32_BEGIN, math.inf)

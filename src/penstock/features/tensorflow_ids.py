@@ -57,7 +57,8 @@ def sorted_hashes(known: Sequence[str], hashes: npt.NDArray[np.int64]) -> npt.ND
     if equal.size:
         first, second = known[order[equal[0]]], known[order[equal[0] + 1]]
         raise ConfigError(
-            f"the values {first!r} and {second!r} have one hash, so TensorFlow cannot tell them apart here: rename one"
+            f"the values {first!r} and {second!r} have the same hash, so TensorFlow cannot distinguish "
+            "them here: rename one"
         )
     return order
 

@@ -72,7 +72,7 @@ def _common_dtype(column: str, readers: list[RawKind]) -> Any:
     numbers = any(isinstance(kind, Numeric | Bucketized) for kind in readers)
     ids = any(isinstance(kind, Ids) for kind in readers)
     if (numbers or ids) and any(isinstance(kind, Text) for kind in readers):
-        raise ConfigError(f"column {column!r} is read as a number and as text: no tensor can be both")
+        raise ConfigError(f"column {column!r} is used as a number and as text, but a tensor has one dtype")
     return tf.float64 if numbers else tf.int64 if ids else tf.string
 
 
@@ -106,14 +106,14 @@ class RawColumns:
         """The weights of the values of a list, in its slots, and which of these slots have a value."""
         values, tensor = self._tensor(values_column), self._tensor(column)
         if isinstance(values, tf.RaggedTensor) != isinstance(tensor, tf.RaggedTensor):
-            raise ConfigError(f"{column!r} and {values_column!r} must both be a RaggedTensor, or none of them")
+            raise ConfigError(f"{column!r} and {values_column!r} must both be a RaggedTensor, or neither")
         weights, lengths = self._padded(column, many)
         if isinstance(tensor, tf.RaggedTensor):
             other = tf.cast(values.row_lengths(), tf.int64)
-            refuse(lengths != other, f"{column}: a list is not as long as that in {values_column}")
+            refuse(lengths != other, f"{column}: a list has not the same length as that in {values_column}")
         else:
             same = tf.shape(tensor)[1] == tf.shape(values)[1]
-            tf.debugging.Assert(same, [f"{column}: the lists are not as long as those in {values_column}"])
+            tf.debugging.Assert(same, [f"{column}: the lists have not the same lengths as those in {values_column}"])
             lengths = self._lengths(values_column)
         return weights, tf.sequence_mask(lengths, many)
 
@@ -137,7 +137,10 @@ class RawColumns:
         lengths = self._tensors.get(length_column(column))
         if lengths is None:
             return tf.fill([rows], width)
-        refuse((lengths < 0) | (lengths > width), f"{length_column(column)}: no length of a list in {column}")
+        refuse(
+            (lengths < 0) | (lengths > width),
+            f"{length_column(column)}: a value is not a valid length of a list in {column}",
+        )
         return lengths
 
 

@@ -38,7 +38,7 @@ def torch_dataset(features: FittedFeatures, table: Any, label: str | None) -> En
     """
     texts = [tensor.name for tensor in features.inputs if tensor.dtype == "str"]
     if texts:
-        raise ConfigError(f"{', '.join(map(repr, texts))} is Text, and PyTorch has no tensors of text: make it ids")
+        raise ConfigError(f"{', '.join(map(repr, texts))} is Text, but PyTorch has no tensors of text: use ids instead")
     inputs, labels = training_arrays(features, table, label)
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     return EncodedTable(tensors, None if labels is None else torch.from_numpy(labels))

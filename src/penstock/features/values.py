@@ -176,8 +176,8 @@ class WholeReader(ValueReader[T]):
         """Raise ValueRefused for a float16 or float32 beyond its largest whole number."""
         if isinstance(value, np.floating) and is_narrow(value.dtype) and abs(value) > largest_whole(value.dtype):
             raise ValueRefused(
-                f"beyond {largest_whole(value.dtype):.0f} a {value.dtype} has not every integer, so it cannot be said "
-                f"which one {widen(value)!r} was"
+                f"beyond {largest_whole(value.dtype):.0f} a {value.dtype} cannot represent every integer, so "
+                f"{widen(value)!r} is ambiguous"
             )
 
 
@@ -192,7 +192,7 @@ class CategoryReader(WholeReader[str]):
             return "true" if value else "false"
         if isinstance(value, str):
             if not is_text(value):
-                raise ValueRefused(f"{shown_value(value)} has half of a surrogate pair, which is no text")
+                raise ValueRefused(f"{shown_value(value)} has half of a surrogate pair, which is not valid text")
             return str.__str__(value)
         if isinstance(value, int) and not isinstance(value, bool):
             try:
@@ -219,7 +219,7 @@ class TextReader(ValueReader[str]):
         if not isinstance(value, str):
             raise self.refuse(value)
         if not is_text(value):
-            raise ValueRefused(f"{shown_value(value)} has half of a surrogate pair, which is no text")
+            raise ValueRefused(f"{shown_value(value)} has half of a surrogate pair, which is not valid text")
         return str.__str__(value)
 
 
@@ -263,6 +263,6 @@ class NumberReader(ValueReader[float]):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             if not fits(value):
-                raise ValueRefused(f"{shown_value(value)} cannot be held exactly as float64{_instead(value)}")
+                raise ValueRefused(f"{shown_value(value)} cannot be represented exactly as float64{_instead(value)}")
             return float(value)
         raise self.refuse(value)

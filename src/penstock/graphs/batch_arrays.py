@@ -25,7 +25,7 @@ def arrays_taken(
         if array is None:
             raise TypeError(f"the graph takes an input {tensor.name!r}, which is not among {sorted(inputs)}")
         if array.dtype.name != ("object" if tensor.dtype == "str" else tensor.dtype):
-            raise TypeError(f"input {tensor.name!r} has to be {tensor.dtype}, got {array.dtype}")
+            raise TypeError(f"input {tensor.name!r} must be {tensor.dtype}, got {array.dtype}")
         found[tensor.name] = array
     return found
 
@@ -38,7 +38,7 @@ def check_names(word: str, found: Collection[str], expected: Sequence[Tensor]) -
     """
     names = [tensor.name for tensor in expected]
     if set(found) != set(names):
-        raise ArtifactInvalid(f"the graph has the {word}s {sorted(found)}, and its manifest says {sorted(names)}")
+        raise ArtifactInvalid(f"the graph has the {word}s {sorted(found)}, but its manifest lists {sorted(names)}")
 
 
 def check_count(found: int, expected: Sequence[Tensor]) -> None:
@@ -48,7 +48,7 @@ def check_count(found: int, expected: Sequence[Tensor]) -> None:
         ArtifactInvalid: it has.
     """
     if found != len(expected):
-        raise ArtifactInvalid(f"the graph has {found} outputs, and its manifest says {[t.name for t in expected]}")
+        raise ArtifactInvalid(f"the graph has {found} outputs, but its manifest lists {[t.name for t in expected]}")
 
 
 def check_tensor_axes(tensor: Tensor, found: Sequence[Any]) -> None:
@@ -66,7 +66,7 @@ def check_tensor_axes(tensor: Tensor, found: Sequence[Any]) -> None:
     )
     if found and not same:
         raise ArtifactInvalid(
-            f"input {tensor.name!r} of the graph has the axes {['batch', *axes]}, and its manifest says "
+            f"input {tensor.name!r} of the graph has the axes {['batch', *axes]}, but its manifest lists "
             f"{['batch', *tensor.shape]}"
         )
 
@@ -79,5 +79,5 @@ def check_tensor_dtype(word: str, tensor: Tensor, found: str) -> None:
     """
     if found != tensor.dtype:
         raise ArtifactInvalid(
-            f"{word} {tensor.name!r} of the graph is of {found}, and its manifest says {tensor.dtype}"
+            f"{word} {tensor.name!r} of the graph has the dtype {found}, but its manifest lists {tensor.dtype}"
         )

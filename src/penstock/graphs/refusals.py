@@ -52,7 +52,7 @@ def refusals_from_text(text: str) -> list[Refusal]:
     try:
         return msgspec.json.decode(text, type=list[Refusal])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ArtifactInvalid(f"the graph's list {REFUSED!r} cannot be read: {error}") from error
+        raise ArtifactInvalid(f"cannot read the list {REFUSED!r} of the graph: {error}") from error
 
 
 def check_rows(codes: np.ndarray[Any, Any], refusals: Sequence[Refusal]) -> None:

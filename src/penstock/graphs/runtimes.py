@@ -63,7 +63,7 @@ def open_graph(
     """
     runtime = RUNTIMES.get(format)
     if runtime is None:
-        raise ConfigError(f"{format!r} is no format of a graph; there are {', '.join(map(repr, RUNTIMES))}")
+        raise ConfigError(f"{format!r} is not a supported format; use {', '.join(map(repr, RUNTIMES))}")
     opener: Callable[..., Graph] = getattr(_import(format, runtime), runtime.opener)
     try:
         roles = {"role": role, "beside": beside} if runtime.has_roles else {}
@@ -71,7 +71,7 @@ def open_graph(
     except (ArtifactInvalid, MemoryError):
         raise
     except Exception as error:  # each runtime has errors of its own, and of no common kind
-        text = " ".join(str(error).split()) or "it says nothing more"  # a sentence, of whatever lines they make it
+        text = " ".join(str(error).split()) or "no further details"  # a sentence, of whatever lines they make it
         raise ArtifactInvalid(
             f"{runtime.library} cannot open the {format} graph: {type(error).__name__}: {text}"
         ) from error

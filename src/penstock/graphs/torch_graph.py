@@ -48,7 +48,7 @@ class TorchGraph:
         # The structure of the arguments, with the name of each argument's node in its place.
         positional, keywords = pytree.tree_unflatten(signature.user_inputs, program.call_spec.in_spec)
         if positional:
-            raise ArtifactInvalid(f"the graph takes {len(positional)} arguments by position, and should take none")
+            raise ArtifactInvalid(f"the graph takes {len(positional)} positional arguments, but must take none")
         check_names("input", keywords, self.inputs)
         for tensor in self.inputs:
             check_tensor_dtype("input", tensor, dtypes.get(keywords[tensor.name], "a structure"))

@@ -105,7 +105,7 @@ def words_from_text(text: str) -> list[Words]:
         for one in found:
             re.compile(one.pattern)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, re.error) as error:
-        raise ArtifactInvalid(f"the graph's list {WORDS!r} cannot be read: {error}") from error
+        raise ArtifactInvalid(f"cannot read the list {WORDS!r} of the graph: {error}") from error
     return found
 
 

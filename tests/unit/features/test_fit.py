@@ -92,12 +92,12 @@ def test_a_vocabulary_without_frequent_values_has_only_the_buckets():
 @pytest.mark.parametrize(
     ("kind", "values", "why"),
     [
-        (f.Numeric(scale="standard"), [None, math.nan], "there is no value to learn from"),
-        (f.Numeric(missing=f.MEAN), [], "there is no value to learn from"),
-        (f.Vocabulary(max_size=2), [None], "there is no value to learn from"),
-        (f.Bucketized(quantiles=2), [], "there is no value to learn from"),
-        (f.Vocabulary(max_size=2, min_count=2, oov_buckets=0), ["a"], "no value is there 2 times"),
-        (f.Vocabulary(max_size=2, oov_buckets=0, unknown="z"), ["a"], "unknown='z' is not one of the 1 values"),
+        (f.Numeric(scale="standard"), [None, math.nan], "there is no value to fit on"),
+        (f.Numeric(missing=f.MEAN), [], "there is no value to fit on"),
+        (f.Vocabulary(max_size=2), [None], "there is no value to fit on"),
+        (f.Bucketized(quantiles=2), [], "there is no value to fit on"),
+        (f.Vocabulary(max_size=2, min_count=2, oov_buckets=0), ["a"], "no value occurs 2 times"),
+        (f.Vocabulary(max_size=2, oov_buckets=0, unknown="z"), ["a"], "unknown='z' is not one of the 1 fitted values"),
         (f.Numeric(scale="standard"), [1e300, -1e300], "the numbers are too large"),
         (f.Numeric(scale="minmax"), [1.7e308, -1.7e308], "the numbers are too large"),
         (f.Numeric(missing=f.MEAN), [1.7e308, 1.7e308], "the numbers are too large"),
@@ -128,7 +128,7 @@ def test_a_value_that_is_not_of_the_kind_is_refused_with_its_path():
 def test_an_integer_that_serving_would_refuse_is_refused_in_training():
     for kind in (f.Numeric(scale="minmax"), f.Bucketized(quantiles=2)):
         with pytest.raises(
-            InvalidItem, match=r"9007199254740993 cannot be held exactly as float64: .* at `\$\[1\]\.a`"
+            InvalidItem, match=r"9007199254740993 cannot be represented exactly as float64: .* at `\$\[1\]\.a`"
         ):
             learnt(kind, [1, 2**53 + 1])
     assert learnt(f.Bucketized(quantiles=2), [1, 2**24 + 1]).boundaries == (2.0**23 + 1,)

@@ -52,8 +52,8 @@ def test_an_integer_sent_for_a_number_stays_one():
     item = read(GOOD | {"age": 2**53 + 1})
     assert type(item.age) is int
     assert str(FEATURES.encode_rows([item]).invalid[0]) == (
-        "9007199254740993 cannot be held exactly as float64: write 9007199254740992.0 if it may be rounded, and give "
-        "an id as text, to Ids or Vocabulary at `$.age`"
+        "9007199254740993 cannot be represented exactly as float64: write 9007199254740992.0 if it may be rounded, "
+        "and give an id as text, to Ids or Vocabulary at `$.age`"
     )
     assert read(GOOD | {"other": 2**63 - 1}).other == 2**63 - 1
     assert read(GOOD | {"age": "n/a"}).age == "n/a"

@@ -223,7 +223,7 @@ def test_a_whole_number_that_may_have_been_another_is_no_id_and_no_category(kind
         with pytest.raises(InvalidItem) as caught:
             features.encode({"a": column})
         assert caught.value.path == "$[1].a"
-        assert f"beyond {largest} a {dtype.__name__} has not every integer" in caught.value.reason
+        assert f"beyond {largest} a {dtype.__name__} cannot represent every integer" in caught.value.reason
     if isinstance(kind, f.Vocabulary):
         with pytest.raises(InvalidItem, match=r"`\$\[0\]\.a`"):
             f.Features({"a": kind}).fit({"a": np.array([bad])})

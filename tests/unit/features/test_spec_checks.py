@@ -10,11 +10,11 @@ from rows import each
 
 NUMBER, WORD = f.Numeric(), f.Hashed(3)
 WRONG = [
-    ([], None, "features are a dict of kinds by name, got list"),
+    ([], None, "features must be a dict of kinds by name, got list"),
     ({}, None, "a spec needs at least one feature"),
     ({"": NUMBER}, None, "the name of a feature must be a name, got ''"),
     ({3: NUMBER}, None, "the name of a feature must be a name, got 3"),
-    ({"a": "Numeric"}, None, "the feature 'a' must be a kind, as penstock.features.Numeric(), got 'Numeric'"),
+    ({"a": "Numeric"}, None, "the feature 'a' must be a kind, such as penstock.features.Numeric(), got 'Numeric'"),
     ({"a": f.Numeric}, None, "the feature 'a' must be a kind"),
     ({"a": WORD}, "x", "join='x' has nothing to join: no feature is a number or one-hot"),
     ({"a": NUMBER}, "", "join must be a name, got ''"),
@@ -39,13 +39,13 @@ WRONG = [
         "a_weight",
         "the weights of 'a' and join='a_weight' would both be the input 'a_weight'",
     ),
-    ({"a": f.Hashed(3, key_only=True), "n": NUMBER}, None, "'a' has key_only=True, and no cross has it as a key"),
+    ({"a": f.Hashed(3, key_only=True), "n": NUMBER}, None, "'a' has key_only=True, but no cross has it as a key"),
     (
         {"educ": WORD, "c": f.Crossed(["educ", "edu"], 3)},
         None,
-        "'c' is crossed with 'edu', which is no feature; did you mean 'educ'?",
+        "'c' is crossed with 'edu', which is not a feature; did you mean 'educ'?",
     ),
-    ({"a": WORD, "c": f.Crossed(["a", "zz"], 3)}, None, "'c' is crossed with 'zz', which is no feature"),
+    ({"a": WORD, "c": f.Crossed(["a", "zz"], 3)}, None, "'c' is crossed with 'zz', which is not a feature"),
     ({"a": WORD, "n": NUMBER, "c": f.Crossed(["a", "n"], 3)}, None, "cannot be crossed with 'n', which is Numeric"),
     ({"a": WORD, "t": f.Text(), "c": f.Crossed(["a", "t"], 3)}, None, "cannot be crossed with 't', which is Text"),
     (

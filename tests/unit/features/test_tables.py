@@ -133,9 +133,9 @@ def test_a_table_of_each_form_is_the_same_table(table):
 @each(
     ("table", "why"),
     [
-        (3, "a table is a list of rows, a dict of columns, or a DataFrame, got int 3"),
-        ("ab", "a table is a list of rows"),
-        ({"age": [1], "job": ["a", "b"]}, "of one length, got {'age': 1, 'job': 2}"),
+        (3, "a table must be a list of rows, a dict of columns, or a DataFrame, got int 3"),
+        ("ab", "a table must be a list of rows"),
+        ({"age": [1], "job": ["a", "b"]}, "must have the same length, got {'age': 1, 'job': 2}"),
         ({"age": 3, "job": ["a"]}, "the column 'age' must be a sequence, got int 3"),
         ({"age": [3], "job": "a"}, "the column 'job' must be a sequence, got str 'a'"),
         ({"age": {3}, "job": ["a"]}, "the column 'age' must be a sequence, got set {3}"),
@@ -255,8 +255,8 @@ def test_a_list_is_padded_with_id_and_weight_0(tags, weights, ids, weight):
         (["a"], 1, "$.w", "expected a list, got int 1"),
         (["a", "b"], [1, None], "$.w[1]", "is missing"),
         (["a", "b"], [1, math.inf], "$.w[1]", "expected a finite number, got inf"),
-        (["a", "b"], [1, 1e39], "$.w[1]", "is no finite number as float32"),
-        (["a", "b"], [1, 10**400], "$.w[1]", "an integer of 1329 bits cannot be held exactly as float64"),
+        (["a", "b"], [1, 1e39], "$.w[1]", "is not a finite number as float32"),
+        (["a", "b"], [1, 10**400], "$.w[1]", "an integer of 1329 bits cannot be represented exactly as float64"),
         (["a", "b"], [1, "1"], "$.w[1]", "expected a number, got str '1'"),
     ],
 )
@@ -296,7 +296,7 @@ def test_one_hot_lists_count_and_sum():
     rows = [{"tags": [0, 0, None], "w": [0.5, 0.25, 9]}, {"tags": [1, 1], "w": [3e38, 3e38]}]
     encoded = features.encode_rows(rows)
     assert encoded.inputs["tags"].tolist() == [[0.75, 0, 0]]
-    assert str(encoded.invalid[1]) == "has a sum that is no finite number as float32 at `$.w`"
+    assert str(encoded.invalid[1]) == "has a sum that is not a finite number as float32 at `$.w`"
 
 
 def test_a_column_of_lists_may_be_an_array():

@@ -188,7 +188,7 @@ def test_a_column_of_numbers_with_an_id_that_is_none_says_where():
 
 @pytest.mark.parametrize("value", [-1, 5, 2**63 - 1])
 def test_an_id_outside_of_its_size_is_refused(value):
-    assert reason(f.Ids(5), value) == f"{value} is no id of 0 to 4"
+    assert reason(f.Ids(5), value) == f"{value} is not an id of 0 to 4"
     assert one(f.Ids(5, unknown=2), value) == 2
     assert one(f.Ids(5, one_hot=True, unknown=f.EMPTY), value) == [0] * 5
 
@@ -230,9 +230,9 @@ def test_integers_of_every_size_are_numbers_to_their_ends(dtype):
 @pytest.mark.parametrize("kind", [f.Numeric(), f.Bucketized([0.0])])
 def test_an_integer_that_no_float_is_is_refused(kind):
     for value in (10**400, 2**1024, 2**53 + 1, -(2**53) - 1, 2**63 - 1):
-        assert "cannot be held exactly as float64" in reason(kind, value)
+        assert "cannot be represented exactly as float64" in reason(kind, value)
     for column in (np.array([2**53 + 1]), np.array([2**64 - 1], dtype=np.uint64), [np.int64(2**53 + 1)]):
-        with pytest.raises(InvalidItem, match=r"cannot be held exactly as float64: .* at `\$\[0\]\.a`"):
+        with pytest.raises(InvalidItem, match=r"cannot be represented exactly as float64: .* at `\$\[0\]\.a`"):
             f.Features({"a": kind}).encode({"a": column})
     assert one(f.Bucketized([0.0]), 2**60) == one(f.Bucketized([0.0]), np.uint64(2**63)) == 1
 
@@ -245,10 +245,10 @@ def test_the_refusal_of_what_javascript_writes_for_a_large_float_says_what_to_wr
     encoded = features.encode_rows(rows)
     assert encoded.inputs["a"].tolist() == [0]
     advice = f"write {better} if it may be rounded, and give an id as text, to Ids or Vocabulary"
-    assert encoded.invalid[0].reason == f"{written} cannot be held exactly as float64: {advice}"
+    assert encoded.invalid[0].reason == f"{written} cannot be represented exactly as float64: {advice}"
     assert one(f.Ids(), written) == int(written)
     for value in (2**1024 - 1, 10**400):  # no float is near
-        assert reason(f.Numeric(), value).endswith("cannot be held exactly as float64")
+        assert reason(f.Numeric(), value).endswith("cannot be represented exactly as float64")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_the_refusal_of_what_javascript_writes_for_a_large_float_says_what_to_wr
         (True, "expected a number, got bool True"),
         ("3", "expected a number, got str '3'"),
         (1 + 2j, "expected a number, got complex"),
-        (3.5e38, "3.5e+38 is no finite number as float32"),
+        (3.5e38, "3.5e+38 is not a finite number as float32"),
         (None, "is missing"),
     ],
 )
@@ -276,7 +276,7 @@ def test_a_number_is_rounded_once_to_the_nearest_even():
 def test_a_number_is_refused_from_where_it_would_be_rounded_to_infinity():
     end = 2.0**128 - 2.0**103
     assert one(f.Numeric(), math.nextafter(end, 0)) == 2.0**128 - 2.0**104
-    assert reason(f.Numeric(), end) == f"{end!r} is no finite number as float32"
+    assert reason(f.Numeric(), end) == f"{end!r} is not a finite number as float32"
 
 
 def test_a_number_is_zero_up_to_where_it_is_rounded_to_the_least_normal_float32():

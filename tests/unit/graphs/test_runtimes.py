@@ -21,7 +21,7 @@ def open_sums(inputs=SUM_INPUTS, outputs=SUM_OUTPUTS, threads=1):
 
 
 def test_an_unknown_format_is_refused_with_those_there_are():
-    with pytest.raises(ConfigError, match="'pickle' is no format of a graph; there are 'onnx', 'pt2', 'saved_model'"):
+    with pytest.raises(ConfigError, match="'pickle' is not a supported format; use 'onnx', 'pt2', 'saved_model'"):
         open_graph("pickle", b"", inputs=[], outputs=[])
 
 
@@ -41,17 +41,17 @@ def test_a_missing_library_is_told_with_what_installs_it(kind, monkeypatch):
 @pytest.mark.parametrize(
     ("inputs", "outputs", "said"),
     [
-        ((SUM_INPUTS[0],), SUM_OUTPUTS, r"inputs \['left', 'right'\], and its manifest says \['left'\]"),
+        ((SUM_INPUTS[0],), SUM_OUTPUTS, r"inputs \['left', 'right'\], but its manifest lists \['left'\]"),
         ((*SUM_INPUTS, Tensor("more", "float32")), SUM_OUTPUTS, "'more'"),
-        ((SUM_INPUTS[0], Tensor("right", "int64")), SUM_OUTPUTS, "input 'right' of the graph is of float32"),
+        ((SUM_INPUTS[0], Tensor("right", "int64")), SUM_OUTPUTS, "input 'right' of the graph has the dtype float32"),
         (
             (SUM_INPUTS[0], Tensor("right", "float32", (3,))),
             SUM_OUTPUTS,
-            r"input 'right' of the graph has the axes \['batch', 2\], and its manifest says \['batch', 3\]",
+            r"input 'right' of the graph has the axes \['batch', 2\], but its manifest lists \['batch', 3\]",
         ),
-        ((SUM_INPUTS[0], Tensor("right", "float32")), SUM_OUTPUTS, r"and its manifest says \['batch'\]"),
-        (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, and its manifest says \['total'\]"),
-        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "str")), "output 'gap' of the graph is of float32"),
+        ((SUM_INPUTS[0], Tensor("right", "float32")), SUM_OUTPUTS, r"but its manifest lists \['batch'\]"),
+        (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, but its manifest lists \['total'\]"),
+        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "str")), "output 'gap' of the graph has the dtype float32"),
     ],
 )
 def test_a_graph_that_is_not_what_its_manifest_says_is_refused(inputs, outputs, said):
