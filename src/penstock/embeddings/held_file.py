@@ -60,7 +60,7 @@ def _wait_for(descriptor: int, path: str, shared: bool, wait: float) -> None:
             said = os.pread(descriptor, BEHIND_PID, 0)
             holder = f"process {struct.unpack(_PID, said)[0]}" if len(said) == BEHIND_PID else "another process"
             raise RowsUnavailable(
-                f"{path} has been locked for {wait:g} s by {holder}; if that is stopped, let it go on or end it"
+                f"{path} has been locked for {wait:g} s by {holder}; if that process hangs, resume it or kill it"
             )
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

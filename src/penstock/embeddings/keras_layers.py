@@ -178,9 +178,9 @@ class _Gradients:
         if self._looked_up and not self._reached and not self._told:
             self._told = True
             warnings.warn(
-                f"layer {self.path!r} was looked up, and no backward pass has reached it, so its rows are not trained. "
-                "No pass does so in tf.vectorized_map, nor under a tape with watch_accessed_variables=False; set "
-                "trainable=False where they are not to be trained",
+                f"layer {self.path!r} fetched rows without a backward pass, so they are not trained. "
+                "tf.vectorized_map and a tape with watch_accessed_variables=False have none; set "
+                "trainable=False if the rows must not be trained",
                 stacklevel=2,
             )
 
@@ -209,8 +209,8 @@ def _joined(parts: list[tuple[Ids, Rows]]) -> tuple[Ids, Rows]:
 
 def _tell_unstepped(path: str, passes: int) -> None:
     warnings.warn(
-        f"layer {path!r} has the gradients of {passes} backward passes, and no step has taken them: call rows.step() "
-        "after each, as fit() of the model itself does",
+        f"layer {path!r} has the gradients of {passes} backward passes without a step: call "
+        "rows.step() after each, as fit() of the model itself does",
         stacklevel=2,
     )
 
@@ -230,7 +230,7 @@ def _called(method: Callable[..., Any], trouble: list[Exception]) -> Callable[..
 
 
 def _is_gone(*_: Any) -> Any:
-    raise EmbeddingError("a graph looks rows up for a model that was restored since: make the graph anew")
+    raise EmbeddingError("the graph fetches rows of a model that was restored since: create the graph again")
 
 
 class _OffloadedEmbedding(Offloaded, _WithoutRows):
@@ -245,11 +245,11 @@ class _OffloadedEmbedding(Offloaded, _WithoutRows):
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def call(self, inputs: Any) -> Any:
         if not isinstance(inputs, tf.Tensor):
-            raise TypeError(f"layer {self._table.path!r}: ids are a dense tensor, got a {type(inputs).__name__}")
+            raise TypeError(f"layer {self._table.path!r}: ids must be a dense tensor, got a {type(inputs).__name__}")
         if not inputs.dtype.is_integer:
             raise TypeError(
-                f"layer {self._table.path!r}: ids are integers, got {inputs.dtype.name}, which holds not every id: "
-                "write keras.Input(..., dtype='int64')"
+                f"layer {self._table.path!r}: ids must be integers, got {inputs.dtype.name}, which cannot "
+                "represent every id: write keras.Input(..., dtype='int64')"
             )
         return tf.cast(self._table.lookup(inputs, trained=self.trainable), self.compute_dtype)
 
@@ -257,7 +257,7 @@ class _OffloadedEmbedding(Offloaded, _WithoutRows):
         raise _not_saved(f"layer {self._table.path!r}")
 
     def enable_lora(self, *_: Any, **__: Any) -> None:
-        raise ConfigError(f"layer {self._table.path!r} has its rows in a store, and LoRA needs them in the layer")
+        raise ConfigError(f"layer {self._table.path!r} has its rows in a store, but LoRA requires them in the layer")
 
     def save_own_variables(self, store: Any) -> None:
         """Write nothing: `save_weights` has the weights that are the model's."""
@@ -280,8 +280,9 @@ _OffloadedEmbedding.__name__ = "Embedding"  # files of weights have places by th
 
 def _not_saved(what: str) -> EmbeddingError:
     return EmbeddingError(
-        f"{what} has rows in a store, which no file or copy of Keras can take along: penstock.export.save(rows, ...) "
-        "saves the model with them, save_weights() the other weights, and restore(rows) gives the model its rows back"
+        f"{what} has rows in a store, which no file or copy of Keras can include: "
+        "penstock.export.save(rows, ...) saves the model with them, save_weights() the other "
+        "weights, and restore(rows) returns the rows to the model"
     )
 
 
@@ -322,7 +323,7 @@ class _OffloadedModel:
     def compile(self, *args: Any, **options: Any) -> None:
         own = super().compile  # type: ignore[misc]  # the class of Keras comes behind this one
         if inspect.signature(own).bind(*args, **options).arguments.get("jit_compile") is True:
-            raise ConfigError("jit_compile=True: XLA compiles no lookup in a store; leave it 'auto'")
+            raise ConfigError("jit_compile=True: XLA cannot compile a lookup in a store; leave it 'auto'")
         _check_no_strategy()
         own(*args, **options)
 
@@ -356,8 +357,8 @@ class _OffloadedModel:
 def _check_no_strategy() -> None:
     if tf.distribute.has_strategy() or keras.distribution.distribution() is not None:
         raise ConfigError(
-            "tf.distribute and keras.distribution do not know of rows in a store: start a process for each device, "
-            "with dense='shared' over one shared: store"
+            "tf.distribute and keras.distribution do not support rows in a store: start a process for "
+            "each device, with dense='shared' over one shared: store"
         )
 
 
@@ -497,8 +498,8 @@ class KerasRows(OffloadedRows):
         with self._changing:
             if set(self._runs) - {threading.get_ident()}:
                 raise EmbeddingError(
-                    "another thread is in fit, evaluate or predict of the model, whose layers cannot be changed "
-                    "meanwhile: save or restore it afterwards, or save it in a callback of fit"
+                    "another thread is in fit, evaluate or predict of the model, so its layers must not be "
+                    "changed now: save or restore it afterwards, or save it in a callback of fit"
                 )
             yield
 
@@ -648,8 +649,8 @@ def _owners(layers: Mapping[str, Any]) -> dict[int, list[tuple[str, Any]]]:
 def _check_layer(path: str, layer: Any, owners: Mapping[int, list[tuple[str, Any]]]) -> None:
     if type(layer) not in {keras.layers.Embedding, _Placeholder}:
         raise ConfigError(
-            f"{path!r} is a {type(layer).__name__}, a class of its own below Embedding, and only that of Keras can be "
-            "swapped: leave it native with tables={path: None}"
+            f"{path!r} is a {type(layer).__name__}, a subclass of Embedding, but only Embedding itself "
+            f"can be replaced: leave it native with tables={{path: None}}"
         )
     for what in ("embeddings_regularizer", "embeddings_constraint"):
         if getattr(layer, what) is not None:
@@ -663,8 +664,8 @@ def _check_layer(path: str, layer: Any, owners: Mapping[int, list[tuple[str, Any
     for other_path, other in owners.get(id(_table_of(layer)), ()):
         if other is not layer:
             raise ConfigError(
-                f"{path!r} shares its weight with {other_path!r}, and only one of them would go on to change it: untie "
-                "them, or leave the layer native with tables={path: None}"
+                f"{path!r} shares its weight with {other_path!r}, but training would then change only one of "
+                f"them: untie them, or leave the layer native with tables={{path: None}}"
             )
 
 
@@ -714,7 +715,7 @@ def _parameters(model: Any, layers: Iterable[Any]) -> dict[str, Any]:
                 named[name] = variable
     for name, variable in named.items():
         if variable.dtype != "float32":
-            raise ConfigError(f"weight {name!r} is {variable.dtype}, and dense='shared' takes float32 alone")
+            raise ConfigError(f"weight {name!r} is {variable.dtype}, but dense='shared' supports only float32")
     return named
 
 
@@ -872,7 +873,7 @@ class KerasLayers(Framework):
     def check_model(self, model: Any) -> None:
         """Refuse a model that is offloaded already, or is trained in several places at once."""
         if isinstance(model, _OffloadedModel):
-            raise ConfigError("the model is offloaded already: restore it, and offload all of its layers at once")
+            raise ConfigError("the model is offloaded already: restore it, and offload all of its layers in one call")
         _check_no_strategy()
         _check_paths(model)
 
@@ -1001,8 +1002,8 @@ class DenseFeatures(keras.layers.Layer):  # type: ignore[misc]
         width = sum(column.width for column in self._columns if isinstance(column, DensePart))
         if width and shapes["x"][-1] != width:
             raise ConfigError(
-                f"the input 'x' is {shapes['x'][-1]} wide, and the columns of DenseFeatures are {width} wide: make the "
-                "features and the layer of the same columns"
+                f"the input 'x' has {shapes['x'][-1]} values, but the columns of DenseFeatures have {width}: "
+                "create the features and the layer from the same columns"
             )
         for name, layer in self.embeddings.items():
             if not layer.built:

@@ -168,13 +168,13 @@ class _MappedShard(NamedTuple):
             return
         (file, first, last, _), (ids, samples) = msgspec.structs.astuple(self.shard), self.by_id
         if ids[0] != first or ids[-1] != last:
-            raise ArtifactInvalid(f"{file} has not the ids from {first} to {last} that the manifest says", file=file)
+            raise ArtifactInvalid(f"{file} does not have the ids from {first} to {last} of the manifest", file=file)
         for start in range(0, len(ids) - 1, CHUNK):
             some = ids[start : start + CHUNK + 1]
             if not (some[1:] > some[:-1]).all():
                 raise ArtifactInvalid(f"{file} has ids that do not ascend, between {some[0]} and {some[-1]}", file=file)
         if not (samples == samples_of(ids)).all():
-            raise ArtifactInvalid(f"{file} has an index that is not that of its ids", file=file)
+            raise ArtifactInvalid(f"{file} has an index that does not match its ids", file=file)
 
 
 def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], saved: str) -> _MappedShard:
@@ -184,13 +184,13 @@ def _mapped(table: ShardedTable, number: int, open_file: Callable[[str], int], s
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ArtifactInvalid(f"{file} is no regular file", file=file)
+            raise ArtifactInvalid(f"{file} is not a regular file", file=file)
         if status.st_size != layout.size:
-            raise ArtifactInvalid(f"{file} has {status.st_size} bytes, and would have {layout.size}", file=file)
+            raise ArtifactInvalid(f"{file} has {status.st_size} bytes, but must have {layout.size}", file=file)
         if os.pread(descriptor, len(layout.header), 0) != layout.header:
             raise ArtifactInvalid(
-                f"{file} is not shard {number} of table {table.shape.name!r} as this artifact was saved: "
-                "its header is another",
+                f"{file} is not shard {number} of table {table.shape.name!r} as this artifact was saved: its "
+                "header differs",
                 file=file,
             )
         mapped = _map(file, descriptor, layout.size)
@@ -213,7 +213,7 @@ def _map(file: str, descriptor: int, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
     except OSError as error:
         raise ArtifactInvalid(
-            f"{file} cannot be mapped: {error.strerror}; `ulimit -v` bounds the bytes and vm.max_map_count the number "
-            "of what a process maps: raise them, or save with a greater shard_bytes",
+            f"{file} cannot be mapped: {error.strerror}; raise `ulimit -v` (bytes) or vm.max_map_count "
+            "(number of mappings), or save with a greater shard_bytes",
             file=file,
         ) from error

@@ -198,7 +198,7 @@ class OffloadedRows(ABC):
 
     def _check_not_ended(self) -> None:
         if self._ended:
-            raise EmbeddingError("the model was restored, so these rows are its own again: offload it once more")
+            raise EmbeddingError("the model was restored and owns its rows again: offload it once more")
 
 
 class Rates(MutableMapping[str, float]):
@@ -213,13 +213,13 @@ class Rates(MutableMapping[str, float]):
 
     def __setitem__(self, path: str, rate: float) -> None:
         if path not in self._rates:
-            raise ConfigError(f"lr has no layer {path!r}; those are {', '.join(map(repr, self._rates))}")
+            raise ConfigError(f"lr has no layer {path!r}; layers: {', '.join(map(repr, self._rates))}")
         if rate is None:
-            raise ConfigError(f"lr of {path!r} is a number, got None")
+            raise ConfigError(f"lr of {path!r} must be a number, got None")
         self._rates[path] = float(self._specs[path].check_lr(rate))
 
     def __delitem__(self, path: str) -> None:
-        raise ConfigError(f"lr of {path!r} can be set, and not be taken away")
+        raise ConfigError(f"lr of {path!r} can be changed, but not removed")
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rates)
@@ -292,8 +292,8 @@ def _loaded() -> list[Framework]:
 def _framework(library: str) -> Framework:
     if library == "keras" and _keras_backend() != "tensorflow":
         raise ConfigError(
-            f"Keras runs on the backend {_keras_backend()!r}, and rows can be offloaded on 'tensorflow': set "
-            "KERAS_BACKEND=tensorflow before keras is imported"
+            f"Keras runs on the backend {_keras_backend()!r}, but rows can only be offloaded on "
+            "'tensorflow': set KERAS_BACKEND=tensorflow before keras is imported"
         )
     _, module, name = _LIBRARIES[library]
     framework: Framework = getattr(importlib.import_module(module), name)()
@@ -396,7 +396,7 @@ def restore(rows: OffloadedRows, sample: Any = None) -> Any:
         EmbeddingError: a layer cannot have its rows back; nothing was changed.
     """
     if not isinstance(rows, OffloadedRows):
-        raise ConfigError(f"restore takes what offload returned, got {rows!r}")
+        raise ConfigError(f"restore takes the return value of offload, got {rows!r}")
     layers, framework = rows.layers(), framework_of(rows.model)
     room, needed = available_memory(), 0
     there = rows.store.tables()
@@ -404,7 +404,8 @@ def restore(rows: OffloadedRows, sample: Any = None) -> Any:
         needed += _checked_size(path, framework.shape(layer), layer._table.spec, there)
         if room is not None and needed > room:
             raise EmbeddingError(
-                f"layer {path!r}: with its rows the tables take {needed} bytes, and {room} bytes of memory are left"
+                f"layer {path!r}: with its rows the tables take {needed} bytes, but only {room} bytes of "
+                "memory are free"
             )
     rows.put_back(layers, sample)
     rows.end()
@@ -432,11 +433,11 @@ def all_rows(store: TrainingStore, spec: TableSpec) -> Rows:
 
 def _check_arguments(store: object, tables: object, dense: object) -> None:
     if not isinstance(tables, Mapping | None):
-        raise ConfigError(f"tables takes a dict of paths and Tables, got {tables!r}")
+        raise ConfigError(f"tables must be a dict of paths and Tables, got {tables!r}")
     if not isinstance(store, str) and not callable(getattr(store, "fetch", None)):
-        raise ConfigError(f"store takes the URL of a training store, or one, got {store!r}")
+        raise ConfigError(f"store must be a training store or the URL of one, got {store!r}")
     if dense not in {"own", "shared"}:
-        raise ConfigError(f"dense is 'own' or 'shared', got {dense!r}")
+        raise ConfigError(f"dense must be 'own' or 'shared', got {dense!r}")
 
 
 def _chosen_layers(framework: Framework, model: Any, tables: Mapping[str, Table | None]) -> dict[str, Any]:
@@ -444,12 +445,12 @@ def _chosen_layers(framework: Framework, model: Any, tables: Mapping[str, Table 
     unknown = [path for path in tables if path not in layers]
     if unknown:
         raise ConfigError(
-            f"tables names {unknown[0]!r}, which is no embedding layer of the model; those are "
+            f"tables names {unknown[0]!r}, which is not an embedding layer of the model; layers: "
             f"{', '.join(map(repr, layers)) or 'none'}"
         )
     chosen = {path: layer for path, layer in layers.items() if tables.get(path, Table()) is not None}
     if not chosen:
-        there = "; those that it has are offloaded already" if framework.offloaded_layers(model) else ""
+        there = "; its embedding layers are offloaded already" if framework.offloaded_layers(model) else ""
         raise ConfigError(f"the model has no embedding layer to offload{there}")
     return chosen
 
@@ -471,7 +472,7 @@ def _spec(path: str, shape: tuple[int, int], kind: str, table: Table, optimizer:
 def _check_names(names: list[str]) -> None:
     if SPEC.name in names:
         raise ConfigError(
-            f"the table {SPEC.name!r} is for the parameters beside the rows: give the layer's another name"
+            f"the table name {SPEC.name!r} is reserved for the other parameters of the model: use another name"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -486,17 +487,17 @@ def _fill(framework: Framework, store: TrainingStore, table: str, layer: Any) ->
             for ids, some in framework.known_rows(layer) if rows is None else rows:
                 store.load(table, ids, some)
         elif rows is not None:
-            _log.info("table %r is there already: its rows are used, and those of the layer are not", table)
+            _log.info("table %r exists already: using its rows instead of those of the layer", table)
 
 
 def _checked_size(path: str, shape: tuple[int, int], spec: TableSpec, tables: Mapping[str, TableSpec]) -> int:
     """The bytes of the layer's rows; EmbeddingError where it cannot have them back."""
     there = tables.get(spec.name)
     if there is None:
-        raise EmbeddingError(f"layer {path!r}: the store has no table {spec.name!r} any more")
+        raise EmbeddingError(f"layer {path!r}: the store does not have table {spec.name!r} any more")
     if there.size is None:
-        raise EmbeddingError(f"layer {path!r}: its table takes any id, and no layer has rows for all of them")
+        raise EmbeddingError(f"layer {path!r}: its table accepts any id, and a layer cannot have rows for all of them")
     if shape != (there.size, there.width):
         size = f"{shape[0]} x {shape[1]}"
-        raise EmbeddingError(f"layer {path!r} is {size}, and its table is {there.size} x {there.width}")
+        raise EmbeddingError(f"layer {path!r} is {size}, but its table is {there.size} x {there.width}")
     return 4 * there.size * there.width

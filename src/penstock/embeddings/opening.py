@@ -22,4 +22,6 @@ def open_training_store(url: str) -> TrainingStore:
         return MemoryTrainingStore()
     if kind == "shared" and folder and not folder.startswith("//") and "\0" not in folder:
         return SharedTrainingStore(Path(folder))
-    raise ConfigError(f"{url!r} names no training store: it is memory: or shared:DIR, as shared:runs/ads/rows")
+    raise ConfigError(
+        f"{url!r} is not the URL of a training store: write memory: or shared:DIR, such as shared:runs/ads/rows"
+    )

@@ -160,7 +160,7 @@ class Partition:
         with held_file(self._head) as head:
             header = _read_header(head, self._head)
             if header.width != self._width:
-                raise EmbeddingError(f"{self._head} is of records of {header.width} numbers, not {self._width}")
+                raise EmbeddingError(f"{self._head} has records of {header.width} numbers, not {self._width}")
             self._check_not_replaced()
             self._map(header.capacity)
             if header.undo:
@@ -172,7 +172,7 @@ class Partition:
         found = os.stat(self.prefix + ".rows")  # noqa: PTH116  # a Path takes as long again
         file = (found.st_dev, found.st_ino)
         if self._file not in {None, file}:
-            raise RowsUnavailable(f"{self.prefix}.rows was replaced since this process opened it: open the store anew")
+            raise RowsUnavailable(f"{self.prefix}.rows was replaced since this process opened it: open the store again")
         self._file = file
 
     def _map(self, capacity: int) -> None:
@@ -199,7 +199,7 @@ class Partition:
         if count <= header.capacity:
             return header
         if count > MOST:
-            raise EmbeddingError(f"{self.prefix} has {header.rows} rows, and cannot have more than {MOST}")
+            raise EmbeddingError(f"{self.prefix} has {header.rows} rows, but the maximum is {MOST}")
         more = header.capacity + min(header.capacity, max(header.capacity // 4, _LARGEST_GROWTH))
         for capacity in (max(count, more), count):
             try:
@@ -251,7 +251,7 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 def _read_header(head: int, path: str) -> _Header:
     said = os.pread(head, struct.calcsize(_HEADER), BEHIND_PID)
     if len(said) < struct.calcsize(_HEADER) or not said.startswith(_MAGIC):
-        raise EmbeddingError(f"{path} is cut, or no file of a store of rows: use a copy that `save` has made")
+        raise EmbeddingError(f"{path} is truncated, or not a file of a store of rows: use a copy that `save` has made")
     header = _Header(*struct.unpack(_HEADER, said)[1:])
     if not 0 <= header.undo <= header.rows <= header.capacity:
         raise EmbeddingError(f"{path} is damaged: use a copy that `save` has made")
@@ -277,7 +277,7 @@ def _read_bytes(path: str, file: int, size: int, at: int) -> bytes:
     while size:
         part = os.pread(file, size, at)
         if not part:
-            raise EmbeddingError(f"{path} is cut: use a copy that `save` has made")
+            raise EmbeddingError(f"{path} is truncated: use a copy that `save` has made")
         parts.append(part)
         at, size = at + len(part), size - len(part)
     return b"".join(parts)
@@ -289,7 +289,7 @@ def _mapped(path: str, known: int, capacity: int, width: int) -> Any:
         size = os.fstat(file).st_size
         if size < capacity * width:
             raise EmbeddingError(
-                f"{path} is cut: it has {size} of {capacity * width} bytes; use a copy that `save` has made"
+                f"{path} is truncated: it has {size} of {capacity * width} bytes; use a copy that `save` has made"
             )
         # A copy of a file can have holes where the file had none.
         os.posix_fallocate(file, known * width, (capacity - known) * width)
@@ -301,5 +301,5 @@ def _copy(old: str, new: str, size: int) -> None:
         while size:
             sent = os.sendfile(target, source, None, min(size, 2**30))
             if not sent:
-                raise EmbeddingError(f"{old} is cut while it is copied")
+                raise EmbeddingError(f"{old} was truncated while it was copied")
             size -= sent

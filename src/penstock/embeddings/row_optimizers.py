@@ -77,7 +77,7 @@ class SparseAdam(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="s
     def __post_init__(self) -> None:
         _check_not_negative(self, "lr")
         if len(self.betas) != 2 or not all(is_finite(beta) and 0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(f"betas are two numbers from 0 to below 1, got {self.betas!r}")
+            raise ConfigError(f"betas must be two numbers from 0 to below 1, got {self.betas!r}")
         msgspec.structs.force_setattr(self, "betas", tuple(map(float, self.betas)))
         _check_not_negative(self, "eps")
 

@@ -53,8 +53,8 @@ def check_asked(table: TableShape, ids: Any) -> Ids:
             wrong = ascends.argmin()
             one, next_one = ids[wrong], ids[wrong + 1]
             raise ConfigError(
-                f"table {table.name!r}: ids must ascend, each once, as numpy.unique gives them; "
-                f"{next_one} comes behind {one}"
+                f"table {table.name!r}: ids must be ascending and unique, as numpy.unique returns them; "
+                f"{next_one} follows {one}"
             )
         if table.size is None or (ids[0] >= 0 and ids[-1] < table.size):
             return ids
@@ -64,7 +64,7 @@ def check_asked(table: TableShape, ids: Any) -> Ids:
 def check_table(tables: Mapping[str, Any], name: str, where: str) -> None:
     """Raise KeyError where there is no table of this name."""
     if name not in tables:
-        raise KeyError(f"no table {name!r} is {where}; there are {', '.join(map(repr, sorted(tables))) or 'none'}")
+        raise KeyError(f"there is no table {name!r} {where}; tables: {', '.join(map(repr, sorted(tables))) or 'none'}")
 
 
 def with_rule(table: TableShape, ids: Ids, fetched: Fetched) -> Fetched:

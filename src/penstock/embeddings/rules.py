@@ -44,13 +44,13 @@ class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="con
 
     def __post_init__(self) -> None:
         if not self.values or not all(map(is_finite, self.values)):
-            raise ConfigError(f"constant takes finite numbers, a number a column, got {self.values!r}")
+            raise ConfigError(f"constant must have finite numbers, one for each column, got {self.values!r}")
         force_setattr(self, "values", tuple(map(float, self.values)))  # numbers of numpy cannot be written as JSON
 
     def rows(self, ids: Any, width: int, table: str = "") -> Rows:  # noqa: ARG002
         """Rows of `ids`; ConfigError where there are not `width` values."""
         if len(self.values) != width:
-            raise ConfigError(f"constant has {len(self.values)} values, and a row has {width} columns")
+            raise ConfigError(f"constant has {len(self.values)} values, but a row has {width} columns")
         return np.tile(np.array(self.values, np.float32), (len(ids), 1))
 
 
@@ -63,9 +63,9 @@ class Init(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="init"):
 
     def __post_init__(self) -> None:
         if not isinstance(self.seed, int) or not 0 <= self.seed < 2**64:
-            raise ConfigError(f"init takes a seed from 0 to 2**64 - 1, got {self.seed!r}")
+            raise ConfigError(f"init must have a seed from 0 to 2**64 - 1, got {self.seed!r}")
         if not (is_finite(self.low) and is_finite(self.high) and self.low <= self.high):
-            raise ConfigError(f"init takes finite bounds, low not above high, got {self.low!r} and {self.high!r}")
+            raise ConfigError(f"init must have finite bounds, low not above high, got {self.low!r} and {self.high!r}")
         force_setattr(self, "low", float(self.low))
         force_setattr(self, "high", float(self.high))
 

@@ -92,22 +92,22 @@ class ShardedTable:
         if self.shape.size is not None:
             end, most = 0, self.shape.size - 1
         if len(self.shards) > MOST_SHARDS:
-            raise ValueError(f"{table} has {len(self.shards)} shards, and {MOST_SHARDS} is the most there can be")
+            raise ValueError(f"{table} has {len(self.shards)} shards, but the maximum is {MOST_SHARDS}")
         for number, shard in enumerate(self.shards, 1):
             where, path = f"{table}, shard {number}", shard_path(self.shape.name, number, len(self.shards))
             if shard.file != path:
-                raise ValueError(f"{where} is the file {shard.file!r}, and would be {path!r}")
+                raise ValueError(f"{where} is the file {shard.file!r}, but must be {path!r}")
             if not end <= shard.first <= shard.last <= most:
                 raise ValueError(
-                    f"{where} has the ids from {shard.first} to {shard.last}, and they would be from {end} to {most}"
+                    f"{where} has the ids from {shard.first} to {shard.last}, but must have those from {end} to {most}"
                 )
             if self.dense and shard.first != end:
-                raise ValueError(f"{where} begins at id {shard.first}, and would at {end}: all ids are there")
+                raise ValueError(f"{where} starts at id {shard.first}, but must start at {end}: the table has all ids")
             if not 1 <= shard.rows <= shard.last - shard.first + 1:
                 raise ValueError(f"{where} cannot have {shard.rows} rows of ids from {shard.first} to {shard.last}")
             end = shard.last + 1
         if sum(shard.rows for shard in self.shards) != self.rows:
-            raise ValueError(f"{table} has {self.rows} rows, and its shards have others")
+            raise ValueError(f"{table} has {self.rows} rows, which is not the sum of its shards")
 
     def layout(self, number: int, saved: str) -> ShardLayout:
         """How the file of the shard of this number, from 1 on, must be where this save has written it."""
@@ -152,7 +152,7 @@ def write_shards(
         OSError: a file cannot be written.
     """
     if not isinstance(shard_bytes, int) or shard_bytes < 1:
-        raise ConfigError(f"shard_bytes must be a number of bytes from 1 on, got {shard_bytes!r}")
+        raise ConfigError(f"shard_bytes must be a number of bytes of at least 1, got {shard_bytes!r}")
     indexed = shape.size != rows
     most = _rows_of_a_shard(shape, shard_bytes, indexed=indexed, saved=saved)
     drafts: list[Shard] = []
@@ -167,7 +167,7 @@ def write_shards(
     total = sum(draft.rows for draft in drafts)
     if not indexed and total != shape.size:
         raise EmbeddingError(
-            f"table {shape.name!r} had all of its {rows} rows, and {total} were read; a store loses no row"
+            f"table {shape.name!r} had all of its {rows} rows, but {total} were read; a store must not lose a row"
         )
     shards = tuple(
         msgspec.structs.replace(draft, file=shard_path(shape.name, number, len(drafts)))

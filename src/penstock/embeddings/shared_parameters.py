@@ -56,7 +56,7 @@ class SharedParameters:
                 store.load(SPEC.name, self._ids, first)
             else:
                 self._check_layout(layout)
-                _log.info("the other parameters are in the store already: those of this model are not used")
+                _log.info("the store has the other parameters already: using them instead of those of this model")
         self.seen = self._fetched()
         """The values that were there when this process last looked, in one dimension."""
 
@@ -102,7 +102,7 @@ class SharedParameters:
         for there, ours in itertools.zip_longest(told.split("\n"), layout or [""]):
             if there != ours:
                 raise TableMismatch(
-                    f"the store has the parameters of another model: {there or 'nothing'}, and this one has "
+                    f"the store has the parameters of another model: {there or 'nothing'}; this one has "
                     f"{ours or 'nothing'}"
                 )
 

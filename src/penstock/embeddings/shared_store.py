@@ -123,7 +123,9 @@ class SharedTrainingStore(StoreOfTables):
     def save(self, path: str | os.PathLike[str]) -> None:
         """As `TrainingStore.save`.  Updates wait for as long as it copies; they are read meanwhile."""
         if self.folder in Path(path).resolve().parents:
-            raise ConfigError(f"{path} lies in the store itself, {self.folder}: save the rows to a place beside it")
+            raise ConfigError(
+                f"{path} is inside of the store itself, {self.folder}: save the rows to a path outside of it"
+            )
         with whole_folder(path) as made:
             tables = self._found()
             with contextlib.ExitStack() as held:
@@ -149,7 +151,7 @@ class SharedTrainingStore(StoreOfTables):
     def _table(self, name: str) -> _Table:
         table = self._look_up(name)
         if table is None:
-            raise KeyError(f"no table {name!r} is in {self.folder}")
+            raise KeyError(f"there is no table {name!r} in {self.folder}")
         return table
 
     def _look_up(self, name: str) -> _Table | None:
@@ -175,7 +177,7 @@ class _Table(RowTable):
         self.folder = folder
         found = _read_table(folder / _TABLE)
         if folder.name != _folder_of(found.spec.name):
-            raise EmbeddingError(f"{folder} is the folder of another table than {found.spec.name!r}")
+            raise EmbeddingError(f"{folder} is the directory of another table than {found.spec.name!r}")
         direct = direct_entries(found.spec.size)
         self.partitions = [Partition(self.path(str(n)), found.spec, direct) for n in range(found.partitions)]
         super().__init__(found.spec, self.partitions)
@@ -222,7 +224,7 @@ class _Table(RowTable):
     def _read_step(self, file: int) -> int:
         said = os.pread(file, 8, BEHIND_PID)
         if len(said) < 8:
-            raise EmbeddingError(f"{self.path('step')} is cut: use a copy that `save` has made")
+            raise EmbeddingError(f"{self.path('step')} is truncated: use a copy that `save` has made")
         return int(struct.unpack("<q", said)[0])
 
 
@@ -236,7 +238,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path).absolute()
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent} is no folder, so the rows cannot be saved in it")
+        raise ConfigError(f"{path.parent} is not a directory, so the rows cannot be saved in it")
     _check_absent(path)
     with _told(f"{path} was not saved"), held_folder(path.parent, _STAGE) as stage:
         made = stage / "rows"
@@ -250,7 +252,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def _check_absent(path: Path) -> None:
     if path.exists() or path.is_symlink():
-        raise ConfigError(f"{path} is there already: save the rows to a path of their own")
+        raise ConfigError(f"{path} exists already: save the rows to a new path")
 
 
 @contextlib.contextmanager
@@ -266,17 +268,19 @@ def _checked_folder(folder: Path, mountinfo: Path) -> Path:
     try:
         folder = folder.resolve()
         if folder.exists() and not folder.is_dir():
-            raise ConfigError(f"{folder} is no folder: name a folder of its own for the rows")
+            raise ConfigError(f"{folder} is not a directory: use a directory of its own for the rows")
         kind = file_system(str(folder), mountinfo.read_text(errors="surrogateescape")) if mountinfo.exists() else ""
         if is_shared(kind):
             raise ConfigError(
-                f"{folder} lies on a network file system ({kind}), where locks and shared memory do not hold: put the "
-                "rows on a disk of this host"
+                f"{folder} is on a network file system ({kind}), where locks and shared memory do not work: "
+                "put the rows on a disk of this host"
             )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         others = [path.name for path in folder.iterdir() if path.name != _LOCK and not path.name.startswith(_STORE)]
         if others and not (folder / _STORE).exists():
-            raise ConfigError(f"{folder} has other files in it, as {others[0]}: name a folder of its own for the rows")
+            raise ConfigError(
+                f"{folder} has other files in it, such as {others[0]}: use a directory of its own for the rows"
+            )
     except OSError as error:
         raise ConfigError(f"{folder} cannot be opened as a store of rows: {error.strerror}") from error
     return folder
@@ -297,8 +301,8 @@ def _make_store(folder: Path) -> None:
             raise EmbeddingError(f"{path} is damaged ({error}): use a copy that `save` has made") from error
     if found != FORMAT:
         raise ConfigError(
-            f"{folder} is a store of rows of format {found}, and this version of Penstock knows {FORMAT}: use the "
-            "version that wrote it, or another folder"
+            f"{folder} is a store of rows of format {found}, but this version of Penstock requires "
+            f"{FORMAT}: use the version that wrote it, or another directory"
         )
 
 

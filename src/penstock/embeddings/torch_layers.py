@@ -69,8 +69,8 @@ class _Gradients:
 
     def __reduce__(self) -> Any:
         raise ConfigError(
-            f"layer {self.path!r} has its rows in a store, which no copy can take along: pickle what "
-            "penstock.embeddings.restore returns"
+            f"layer {self.path!r} has its rows in a store, which no copy can include: pickle the return "
+            "value of penstock.embeddings.restore"
         )
 
     def fetch(self, ids: Ids, device: torch.device, spared: int | None) -> Tensor:
@@ -136,7 +136,7 @@ class _OffloadedModule(Offloaded, nn.Module):  # type: ignore[misc]  # torch may
     def _distinct(self, ids: Tensor) -> tuple[Tensor, Ids, Tensor]:
         """The rows of the distinct ids, these ids, and for each of `ids` which of them it is."""
         if ids.dtype not in (torch.int32, torch.int64):
-            raise TypeError(f"layer {self._table.path!r}: ids are int32 or int64, got {ids.dtype}")
+            raise TypeError(f"layer {self._table.path!r}: ids must be int32 or int64, got {ids.dtype}")
         flat = ids.detach().cpu().numpy().astype(np.int64, copy=False).reshape(-1)
         distinct, places = np.unique(flat, return_inverse=True)
         rows = self._table.fetch(distinct, ids.device, self.padding_idx)
@@ -333,7 +333,7 @@ def _parameters(model: nn.Module, layers: Collection[nn.Module]) -> dict[str, nn
     named = {path: parameter for path, parameter in model.named_parameters() if id(parameter) not in rows}
     for path, parameter in named.items():
         if nn.parameter.is_lazy(parameter) or parameter.is_meta or parameter.dtype != torch.float32:
-            raise ConfigError(f"parameter {path!r} has no values of float32, and dense='shared' takes no others")
+            raise ConfigError(f"parameter {path!r} is not float32, but dense='shared' supports only float32")
     for path, module in model.named_modules():
         if getattr(module, "running_mean", None) is not None:
             raise ConfigError(_changed_buffer(f"{path}.running_mean".lstrip(".")))
@@ -353,13 +353,13 @@ def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.
     kind = type(layer)
     if kind not in TorchLayers.native:
         raise ConfigError(
-            f"{path!r} is a {kind.__name__}, a class of its own below {kind.__mro__[1].__name__}, and only the two of "
-            "torch.nn can be swapped: leave it native with tables={path: None}"
+            f"{path!r} is a {kind.__name__}, a subclass of {kind.__mro__[1].__name__}, but only the two "
+            f"classes of torch.nn can be replaced: leave it native with tables={{path: None}}"
         )
     if layer.max_norm is not None:
         raise ConfigError(f"{path!r} has max_norm, which changes rows where they are read: leave it out")
     if layer.scale_grad_by_freq:
-        raise ConfigError(f"{path!r} has scale_grad_by_freq, which a store does not know: leave it out")
+        raise ConfigError(f"{path!r} has scale_grad_by_freq, which a store does not support: leave it out")
     if not isinstance(layer.weight, nn.Parameter) or layer._parameters.get("weight") is None:
         raise ConfigError(f"the weight of {path!r} is computed by a parametrization: remove that first")
     if layer.weight.dtype != torch.float32:
@@ -367,8 +367,8 @@ def _check_layer(path: str, layer: Any, places: Mapping[int, list[tuple[str, nn.
     for other_path, other in places[id(layer.weight)]:
         if other is not layer:
             raise ConfigError(
-                f"{path!r} shares its weight with {other_path!r}, and only one of them would go on to change it: untie "
-                "them, or leave the layer native with tables={path: None}"
+                f"{path!r} shares its weight with {other_path!r}, but training would then change only one of "
+                f"them: untie them, or leave the layer native with tables={{path: None}}"
             )
 
 

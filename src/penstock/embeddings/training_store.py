@@ -45,25 +45,29 @@ class TableShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(rf"[\x21-\x7e]{{1,{LONGEST_NAME}}}", self.name):
-            raise ConfigError(f"a table's name is 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}")
+            raise ConfigError(
+                f"the name of a table must be 1 to {LONGEST_NAME} printable ASCII characters, got {self.name!r}"
+            )
         for count in ("width", "size"):
             if isinstance(getattr(self, count), np.integer):  # one of numpy cannot be written as JSON
                 msgspec.structs.force_setattr(self, count, int(getattr(self, count)))
         if not isinstance(self.width, int) or not 1 <= self.width <= WIDEST:
-            raise ConfigError(f"table {self.name!r}: width is from 1 to {WIDEST}, got {self.width!r}")
+            raise ConfigError(f"table {self.name!r}: width must be from 1 to {WIDEST}, got {self.width!r}")
         if self.ids not in {"dense", "any"}:
-            raise ConfigError(f"table {self.name!r}: ids is 'dense' or 'any', got {self.ids!r}")
+            raise ConfigError(f"table {self.name!r}: ids must be 'dense' or 'any', got {self.ids!r}")
         sized = isinstance(self.size, int) and 1 <= self.size <= 2**63
         if not (sized if self.ids == "dense" else self.size is None):
             raise ConfigError(
-                f"table {self.name!r}: size is the number of rows of a table with dense ids, and None with any; "
-                f"got ids={self.ids!r}, size={self.size}"
+                f"table {self.name!r}: size must be the number of rows with dense ids, and None with any; got "
+                f"ids={self.ids!r}, size={self.size}"
             )
         if not isinstance(self.missing, Zeros | Constant | Init):
-            raise ConfigError(f"table {self.name!r}: missing takes zeros(), constant() or init(), got {self.missing!r}")
+            raise ConfigError(
+                f"table {self.name!r}: missing must be zeros(), constant() or init(), got {self.missing!r}"
+            )
         if isinstance(self.missing, Constant) and len(self.missing.values) != self.width:
             raise ConfigError(
-                f"table {self.name!r}: constant has {len(self.missing.values)} values, and a row has {self.width}"
+                f"table {self.name!r}: constant has {len(self.missing.values)} values, but a row has {self.width}"
             )
 
     def check_ids(self, ids: Any) -> Ids:
@@ -71,7 +75,7 @@ class TableShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found: NDArray[Any] = ids
         if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.ndim != 1:
             shown = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
-            raise ConfigError(f"table {self.name!r}: ids are a one-dimensional array of int64, got {shown}")
+            raise ConfigError(f"table {self.name!r}: ids must be a one-dimensional array of int64, got {shown}")
         if self.size is not None and len(found):
             wrong = found[(found < 0) | (found >= self.size)]
             if len(wrong):
@@ -84,7 +88,7 @@ class TableShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         wanted = (count, self.width)
         if not isinstance(found, np.ndarray) or found.dtype != np.float32 or found.shape != wanted:
             shown = f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else type(found).__name__
-            raise ConfigError(f"table {self.name!r}: {what} are float32 of shape {wanted}, got {shown}")
+            raise ConfigError(f"table {self.name!r}: {what} must be float32 of shape {wanted}, got {shown}")
         return found
 
 
@@ -97,7 +101,7 @@ class TableSpec(TableShape, frozen=True, forbid_unknown_fields=True):
         super().__post_init__()
         if not isinstance(self.optimizer, SGD | Adagrad | SparseAdam):
             raise ConfigError(
-                f"table {self.name!r}: optimizer takes SGD, Adagrad or SparseAdam of penstock.embeddings, "
+                f"table {self.name!r}: optimizer must be SGD, Adagrad or SparseAdam of penstock.embeddings, "
                 f"got {self.optimizer!r}"
             )
 
@@ -109,8 +113,8 @@ class TableSpec(TableShape, frozen=True, forbid_unknown_fields=True):
                 ours, theirs = (msgspec.structs.replace(each, lr=0.0) for each in (ours, theirs))
             if ours != theirs:
                 raise TableMismatch(
-                    f"table {self.name!r} is there with another {field}: {getattr(there, field)!r}, "
-                    f"not {getattr(self, field)!r}"
+                    f"table {self.name!r} exists with another {field}: {getattr(there, field)!r}, not "
+                    f"{getattr(self, field)!r}"
                 )
 
     def check_lr(self, lr: float | None) -> float:

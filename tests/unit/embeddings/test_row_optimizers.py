@@ -71,8 +71,8 @@ def test_steps_are_those_of_the_formula(formula, optimizer):
         (lambda: Adagrad(lr=0.1, lr_decay=-1.0), "lr_decay must be"),
         (lambda: Adagrad(lr=0.1, initial_accumulator_value=-1.0), "initial_accumulator_value must be"),
         (lambda: Adagrad(lr=0.1, eps=float("inf")), "eps must be"),
-        (lambda: SparseAdam(lr=0.1, betas=(0.9, 1.0)), "betas are two numbers from 0 to below 1"),
-        (lambda: SparseAdam(lr=0.1, betas=(-0.1, 0.9)), "betas are"),
+        (lambda: SparseAdam(lr=0.1, betas=(0.9, 1.0)), "betas must be two numbers from 0 to below 1"),
+        (lambda: SparseAdam(lr=0.1, betas=(-0.1, 0.9)), "betas must be"),
         (lambda: SparseAdam(lr=0.1, eps=-1.0), "eps must be"),
     ],
 )

@@ -62,7 +62,7 @@ def test_zeros_and_constants_are_what_they_say():
     ids = np.array([5, -5])
     assert zeros().rows(ids, 3).tolist() == [[0, 0, 0]] * 2
     assert constant([1, 0.5, -2]).rows(ids, 3).tolist() == [[1, 0.5, -2]] * 2
-    with pytest.raises(ConfigError, match="3 values, and a row has 2 columns"):
+    with pytest.raises(ConfigError, match="3 values, but a row has 2 columns"):
         constant([1, 0.5, -2]).rows(ids, 2)
 
 

@@ -129,13 +129,13 @@ def test_ids_that_do_not_ascend_are_refused(tmp_path, chunks):
 
 
 def test_rows_that_are_gone_are_noticed(tmp_path):
-    with pytest.raises(EmbeddingError, match="table 'all' had all of its 4000 rows, and 3999 were read"):
+    with pytest.raises(EmbeddingError, match="table 'all' had all of its 4000 rows, but 3999 were read"):
         write_shards(tmp_path, ALL, [(EVERY[1:], rows_of(EVERY[1:]))], rows=4000, saved="", shard_bytes=2**14)
 
 
 @pytest.mark.parametrize("shard_bytes", [0, -1, 1.5, inf, "1", None])
 def test_a_size_that_cannot_be_is_refused(tmp_path, shard_bytes):
-    with pytest.raises(ConfigError, match="shard_bytes must be a number of bytes from 1 on, got"):
+    with pytest.raises(ConfigError, match="shard_bytes must be a number of bytes of at least 1, got"):
         write_shards(tmp_path, ANY, [], rows=0, saved="", shard_bytes=shard_bytes)
 
 
@@ -160,19 +160,22 @@ def table_of(shape, *parts, rows=None, count=None, file=None):
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        (table_of(ANY, (0, 9, 5), (9, 20, 5)), "shard 2 has the ids from 9 to 20, and they would be from 10 to 9223"),
+        (table_of(ANY, (0, 9, 5), (9, 20, 5)), "shard 2 has the ids from 9 to 20, but must have those from 10 to 9223"),
         (table_of(ANY, (9, 0, 5)), "shard 1 has the ids from 9 to 0"),
-        (table_of(ANY, (-(2**63) - 1, 0, 5)), "from -9223372036854775809 to 0, and they would be from -922337"),
-        (table_of(ANY, (0, 2**63, 5)), "they would be from -9223372036854775808 to 9223372036854775807"),
-        (table_of(ALL, (-1, 9, 5)), "from -1 to 9, and they would be from 0 to 3999"),
-        (table_of(ALL, (0, 4000, 5)), "from 0 to 4000, and they would be from 0 to 3999"),
-        (table_of(ALL, (0, 9, 10), (11, 3999, 3990)), "shard 2 begins at id 11, and would at 10: all ids are there"),
+        (table_of(ANY, (-(2**63) - 1, 0, 5)), "from -9223372036854775809 to 0, but must have those from -922337"),
+        (table_of(ANY, (0, 2**63, 5)), "must have those from -9223372036854775808 to 9223372036854775807"),
+        (table_of(ALL, (-1, 9, 5)), "from -1 to 9, but must have those from 0 to 3999"),
+        (table_of(ALL, (0, 4000, 5)), "from 0 to 4000, but must have those from 0 to 3999"),
+        (
+            table_of(ALL, (0, 9, 10), (11, 3999, 3990)),
+            "starts at id 11, but must start at 10: the table has all ids",
+        ),
         (table_of(ALL, (0, 3998, 4000)), "shard 1 cannot have 4000 rows of ids from 0 to 3998"),
         (table_of(ANY, (0, 9, 0)), "cannot have 0 rows"),
-        (table_of(ANY, (0, 9, 5), rows=6), "table 'user/embedding' has 6 rows, and its shards have others"),
+        (table_of(ANY, (0, 9, 5), rows=6), "table 'user/embedding' has 6 rows, which is not the sum of its shards"),
         (table_of(ANY, rows=1), "has 1 rows"),
         (table_of(ANY, (0, 9, 5), count=2), "is the file 'tables/user%2Fembedding/shard-00001-of-00002"),
-        (table_of(ANY, (0, 9, 5), file="../x"), r"is the file '\.\./x', and would be 'tables/user%2Fembedding/shard-0"),
+        (table_of(ANY, (0, 9, 5), file="../x"), r"is the file '\.\./x', but must be 'tables/user%2Fembedding/shard-0"),
     ],
 )
 def test_what_cannot_be_is_refused(table, words):
@@ -246,15 +249,15 @@ def a_folder(path, table, other):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (cut, "bytes, and would have"),
-        (lengthened, "bytes, and would have"),
-        (emptied, "has 0 bytes, and would have"),
+        (cut, "bytes, but must have"),
+        (lengthened, "bytes, but must have"),
+        (emptied, "has 0 bytes, but must have"),
         (swapped, "is not shard 1 of table 'user/embedding' as this artifact was saved"),
         (of_another_table, "is not shard 1 of table 'user/embedding'"),
         (of_another_save, "is not shard 1 of table 'user/embedding'"),
-        (of_another_width, "its header is another"),
-        (longer_header, "its header is another"),
-        (a_folder, "is no regular file"),
+        (of_another_width, "its header differs"),
+        (longer_header, "its header differs"),
+        (a_folder, "is not a regular file"),
     ],
 )
 def test_a_shard_that_is_another_is_not_opened(tmp_path, other, spoil, words):
@@ -277,12 +280,14 @@ def test_a_shard_that_the_system_does_not_map_is_told_with_what_bounds_it(tmp_pa
 
     table = written(tmp_path)
     monkeypatch.setattr(mapped_rows.mmap, "mmap", full)
-    with pytest.raises(ArtifactInvalid, match=r"safetensors cannot be mapped: Cannot allocate memory; `ulimit -v` .*"):
+    with pytest.raises(
+        ArtifactInvalid, match=r"safetensors cannot be mapped: Cannot allocate memory; raise `ulimit -v` .*"
+    ):
         opened(tmp_path, table)
 
 
 def test_another_save_than_the_manifest_s_is_told(tmp_path):
-    with pytest.raises(ArtifactInvalid, match="its header is another"):
+    with pytest.raises(ArtifactInvalid, match="its header differs"):
         opened(tmp_path, written(tmp_path), saved="another")
 
 
@@ -294,9 +299,9 @@ def test_wrong_contents_are_found_by_a_check_and_give_no_row_of_another_id(tmp_p
     at_ids, at_index = layout.ids_at, layout.index_at
     cases = {
         "the ids from": [(at_ids, (ids[0] + 1).tobytes())],
-        "manifest says": [(at_index - 8, (ids[-1] - 1).tobytes())],
+        "of the manifest": [(at_index - 8, (ids[-1] - 1).tobytes())],
         "do not ascend": [(at_ids + 8, ids[1:3][::-1].tobytes())],
-        "an index that is not that of its ids": [(at_index, b"\xff" * 8 * layout.samples)],
+        "an index that does not match its ids": [(at_index, b"\xff" * 8 * layout.samples)],
         "an index that": [(at_index + 8 * layout.samples - 8, bytes(8))],
         "has an index": [(at_index, np.full(layout.samples, 2**63 - 1).tobytes())],
     }

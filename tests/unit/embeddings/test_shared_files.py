@@ -135,7 +135,7 @@ def test_a_folder_that_was_replaced_is_not_mixed_up_with_the_one_before(folder, 
 @pytest.mark.parametrize(
     ("content", "kind", "words"),
     [
-        (b'{"format":2}', ConfigError, "format 2, and this version of Penstock knows 1"),
+        (b'{"format":2}', ConfigError, "format 2, but this version of Penstock requires 1"),
         (b'{"format":2,"more":[]}', ConfigError, "format 2"),
         (b'{"format":"1"}', EmbeddingError, "store.json is damaged"),
         (b"", EmbeddingError, "store.json is damaged"),
@@ -158,16 +158,16 @@ def test_another_tables_file_is_refused(folder, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(EmbeddingError, match=r"is damaged|of another table|of records of"):
+    with pytest.raises(EmbeddingError, match=r"is damaged|of another table|has records of"):
         SharedTrainingStore(folder)
 
 
 def test_what_is_no_folder_of_a_store_is_refused_and_not_changed(tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"mine")
-    with pytest.raises(ConfigError, match="file is no folder"):
+    with pytest.raises(ConfigError, match="file is not a directory"):
         SharedTrainingStore(file)
-    with pytest.raises(ConfigError, match=r"has other files in it, as file: name a folder of its own"):
+    with pytest.raises(ConfigError, match=r"has other files in it, such as file: use a directory of its own"):
         SharedTrainingStore(tmp_path)
     with pytest.raises(ConfigError, match="cannot be opened as a store of rows: Not a directory"):
         SharedTrainingStore(file / "rows")
@@ -178,7 +178,7 @@ def test_what_is_no_folder_of_a_store_is_refused_and_not_changed(tmp_path):
 def test_a_network_file_system_is_refused(tmp_path):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"36 35 0:50 / {tmp_path} rw,noatime - nfs4 host:/x rw\n")
-    with pytest.raises(ConfigError, match=r"rows lies on a network file system \(nfs4\)"):
+    with pytest.raises(ConfigError, match=r"rows is on a network file system \(nfs4\)"):
         SharedTrainingStore(tmp_path / "rows", mountinfo=mounts)
     assert not (tmp_path / "rows").exists()
 
@@ -228,7 +228,7 @@ def test_a_save_into_the_store_itself_is_refused(folder, tmp_path):
     (tmp_path / "link").symlink_to(folder)
     store = SharedTrainingStore(folder)
     for path in (folder / "table-saved", tmp_path / "link" / "saved", table(folder) / "saved"):
-        with pytest.raises(ConfigError, match="lies in the store itself"):
+        with pytest.raises(ConfigError, match="is inside of the store itself"):
             store.save(path)
     assert set(SharedTrainingStore(folder).tables()) == {"t"}
 

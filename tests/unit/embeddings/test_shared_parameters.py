@@ -28,7 +28,7 @@ def test_all_have_the_first_values_and_the_sum_of_what_each_changed(store, caplo
     with caplog.at_level(logging.INFO, "penstock.embeddings"):
         idle, *busy = [SharedParameters(store, SHAPES, numbers(shift=1000.0 * place)) for place in range(4)]
     assert [record.message for record in caplog.records] == [
-        "the other parameters are in the store already: those of this model are not used"
+        "the store has the other parameters already: using them instead of those of this model"
     ] * 3
     values = [each.seen.copy() for each in busy]
     for _ in range(5):
@@ -55,11 +55,11 @@ def test_what_was_not_added_yet_stays_on_top_and_is_added_once(store):
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ({**SHAPES, "gain": (1,)}, r"gain \[\], and this one has gain \[1\]"),
-        ({**SHAPES, "more": (1,)}, r"nothing, and this one has more \[1\]"),
-        ({"out.weight": (30, 20)}, r"out.bias \[30\], and this one has nothing"),
-        ({}, r"out.weight \[30, 20\], and this one has nothing"),
-        ({"x" * 300: (600,), **SHAPES}, r"out.weight \[30, 20\], and this one has x{300} \[600\]"),
+        ({**SHAPES, "gain": (1,)}, r"gain \[\]; this one has gain \[1\]"),
+        ({**SHAPES, "more": (1,)}, r"nothing; this one has more \[1\]"),
+        ({"out.weight": (30, 20)}, r"out.bias \[30\]; this one has nothing"),
+        ({}, r"out.weight \[30, 20\]; this one has nothing"),
+        ({"x" * 300: (600,), **SHAPES}, r"out.weight \[30, 20\]; this one has x{300} \[600\]"),
     ],
 )
 def test_another_model_is_refused_by_its_first_parameter_that_differs(shapes, words, store):
@@ -73,7 +73,7 @@ def test_a_model_without_other_parameters_has_nothing_to_share(store):
     for _ in range(2):
         alone = SharedParameters(store, {}, np.empty(0, np.float32))
         assert alone.added(alone.changes(alone.seen)).shape == alone.taken(alone.seen).shape == (0,)
-    with pytest.raises(TableMismatch, match=r"nothing, and this one has out.weight"):
+    with pytest.raises(TableMismatch, match=r"nothing; this one has out.weight"):
         SharedParameters(store, SHAPES, numbers())
 
 

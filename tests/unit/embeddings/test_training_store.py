@@ -22,23 +22,23 @@ from penstock.errors import ConfigError
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"name": ""}, "a table's name is 1 to 200 printable ASCII characters, got ''"),
+        ({"name": ""}, "the name of a table must be 1 to 200 printable ASCII characters, got ''"),
         ({"name": "x" * 201}, "1 to 200"),
         ({"name": "a b"}, "printable"),
         ({"name": "é"}, "ASCII"),
-        ({"width": 0}, "table 't': width is from 1 to 65536, got 0"),
+        ({"width": 0}, "table 't': width must be from 1 to 65536, got 0"),
         ({"width": 65537}, "got 65537"),
         ({"size": None}, "got ids='dense', size=None"),
         ({"size": 0}, "got ids='dense', size=0"),
         ({"size": 1.5}, "got ids='dense', size=1.5"),
         ({"size": 2**63 + 1}, "got ids='dense', size=9223372036854775809"),
         ({"ids": "any"}, "got ids='any', size=9"),
-        ({"ids": "hashed"}, "ids is 'dense' or 'any', got 'hashed'"),
-        ({"missing": constant([1])}, "constant has 1 values, and a row has 2"),
-        ({"width": "2"}, "width is from 1 to 65536, got '2'"),
-        ({"missing": 0.0}, r"missing takes zeros\(\), constant\(\) or init\(\), got 0\.0"),
-        ({"optimizer": 0.1}, r"optimizer takes SGD, Adagrad or SparseAdam of penstock\.embeddings, got 0\.1"),
-        ({"ids": "some", "size": None}, "ids is 'dense' or 'any', got 'some'"),
+        ({"ids": "hashed"}, "ids must be 'dense' or 'any', got 'hashed'"),
+        ({"missing": constant([1])}, "constant has 1 values, but a row has 2"),
+        ({"width": "2"}, "width must be from 1 to 65536, got '2'"),
+        ({"missing": 0.0}, r"missing must be zeros\(\), constant\(\) or init\(\), got 0\.0"),
+        ({"optimizer": 0.1}, r"optimizer must be SGD, Adagrad or SparseAdam of penstock\.embeddings, got 0\.1"),
+        ({"ids": "some", "size": None}, "ids must be 'dense' or 'any', got 'some'"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(fields, words):
@@ -81,7 +81,7 @@ def test_a_url_names_a_store_in_memory_or_in_a_folder(tmp_path, monkeypatch):
     "url", ["", "memory", "memory:x", "shared:", "shared://host/x", "redis:x", "rows", 7, "shared:\0"]
 )
 def test_another_url_is_refused_with_those_that_there_are(url):
-    with pytest.raises(ConfigError, match="it is memory: or shared:DIR"):
+    with pytest.raises(ConfigError, match="write memory: or shared:DIR"):
         open_training_store(url)
 
 
