@@ -138,7 +138,7 @@ def test_inputs_of_other_columns_are_refused():
     del encoded["tags_embedding_weight"]
     with pytest.raises(ConfigError, match="was called without the input 'tags_embedding_weight'; it has x, age_buck"):
         emb.DenseFeatures(COLUMNS)(encoded)
-    with pytest.raises(ConfigError, match="the input 'x' is 5 wide, and the columns of DenseFeatures are 1 wide"):
+    with pytest.raises(ConfigError, match="the input 'x' has 5 values, but the columns of DenseFeatures have 1"):
         emb.DenseFeatures([AGE])(encoded)
 
 

@@ -389,7 +389,7 @@ def weighted():
         ),
         (
             lambda: fc.embedding_column(fc.categorical_column_with_vocabulary_list("s", ["a"], default_value=1), 2),
-            "'s_embedding': default_value 1 is the id of none of the 1 values",
+            "'s_embedding': default_value 1 is not the id of one of the 1 values",
         ),
         (lambda: fc.embedding_column(of_a_file(), 2), "'s_embedding': VocabularyFileCategoricalColumn .*read the file"),
         (
@@ -398,9 +398,9 @@ def weighted():
         ),
         (
             weighted,
-            "'s_weighted_by_w': WeightedCategoricalColumn .*put it into an indicator_column or an embedding_col",
+            "'s_weighted_by_w': WeightedCategoricalColumn .*wrap it in an indicator_column or an embedding_col",
         ),
-        (identity, "'i': IdentityCategoricalColumn cannot be converted: put it into an indicator_column"),
+        (identity, "'i': IdentityCategoricalColumn cannot be converted: wrap it in an indicator_column"),
         (lambda: fc.indicator_column(of_a_file()), "'s_indicator': VocabularyFileCategoricalColumn .*read the file"),
         (lambda: tf.feature_column.sequence_numeric_column("a"), "'a': SequenceNumericColumn cannot be converted"),
         (lambda: fc.indicator_column(sequence()), "'i_indicator': SequenceCategoricalColumn .*many="),
@@ -408,10 +408,10 @@ def weighted():
         (lambda: fc.numeric_column("a", shape=(2,)), r"'a': shape must be \(1,\), got \(2,\)"),
         (lambda: cut(1, shape=(2,)), r"'a_bucketized': shape must be \(1,\)"),
         (lambda: cut(1, 1 + 1e-12), "'a_bucketized': boundaries must rise"),
-        (lambda: cut(1e39), r"the boundary 1e\+39 is no finite number as float32"),
+        (lambda: cut(1e39), r"the boundary 1e\+39 is not a finite number as float32"),
         (lambda: crossed("s", cut(1)), "'a_bucketized_X_s_indicator': a bare name stands before a column"),
         (lambda: crossed(words(), "t"), "crosses the place of a value in the vocabulary list of 's'"),
-        (lambda: crossed(weighted(), "t"), "TensorFlow takes no weights in a cross, and 's_weighted_by_w' has some"),
+        (lambda: crossed(weighted(), "t"), "TensorFlow ignores weights in a cross, but 's_weighted_by_w' has some"),
     ],
 )
 def test_what_cannot_be_equal_is_refused_by_name(make, reason):
@@ -422,12 +422,12 @@ def test_what_cannot_be_equal_is_refused_by_name(make, reason):
 @pytest.mark.parametrize(
     ("many", "reason"),
     [
-        ({"tag": 2}, "many= has 'tag', which is the key of no categorical column; did you mean 'tags'"),
-        ({"a": 2}, "many= has 'a', which is the key of no categorical column$"),
+        ({"tag": 2}, "many= has 'tag', which is not the key of a categorical column; did you mean 'tags'"),
+        ({"a": 2}, "many= has 'a', which is not the key of a categorical column$"),
         ({3: 2}, "many= has 3"),
         ({"tags": 0}, "many of 'tags' must be an integer of at least 1"),
         (20, "many must be a dict of numbers by raw key, got 20"),
-        ({"s": 2}, "'s_X_t_indicator': 's' has a list in each row, and a cross takes one value of each key"),
+        ({"s": 2}, "'s_X_t_indicator': 's' has a list in each row, but a cross takes one value of each key"),
     ],
 )
 def test_many_is_of_keys_that_may_have_lists(many, reason):
@@ -460,7 +460,7 @@ def test_shared_embeddings_are_refused():
 def test_two_columns_of_one_name_and_what_is_no_column_are_refused():
     with pytest.raises(ConfigError, match="two columns of the name 'a'"):
         f.from_feature_columns([fc.numeric_column("a"), fc.numeric_column("a", default_value=1.0)])
-    with pytest.raises(ConfigError, match=r"'a' is no column of tf\.feature_column"):
+    with pytest.raises(ConfigError, match=r"'a' is not a column of tf\.feature_column"):
         f.from_feature_columns(["a"])
 
 

@@ -147,6 +147,6 @@ def test_a_value_at_which_the_graph_raises_is_the_callers(tmp_path, make, kind, 
     stage.setup(path=str(tmp_path / "a"), digest=open_artifact(tmp_path / "a").digest, format=format_, trust=True)
     (refused,) = stage.predict([{name: unknown, "size": 1.0}])
     assert isinstance(refused, ps.InvalidItem)
-    assert str(refused) == f"{unknown!r} is no value that the model takes at `$.{name}`"
+    assert str(refused) == f"{unknown!r} is not a value that the model accepts at `$.{name}`"
     assert [type(answer) for answer in stage.predict(rows)] == [dict] * len(rows)
     stage.teardown()

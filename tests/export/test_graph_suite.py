@@ -141,9 +141,9 @@ def test_a_torch_graph_that_answers_with_its_own_buffer_gives_copies():
             r"inputs \['left', 'right'\], and its manifest",
         ),
         (SUM_INPUTS[:1], SUM_OUTPUTS, r"manifest says \['left'\]"),
-        ((Tensor("left", "float64", (2,)), SUM_INPUTS[1]), SUM_OUTPUTS, "'left' of the graph is of float32"),
-        (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, and its manifest says \['total'\]"),
-        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "int64", (2,))), "'gap' of the graph is of float32"),
+        ((Tensor("left", "float64", (2,)), SUM_INPUTS[1]), SUM_OUTPUTS, "'left' of the graph has the dtype float32"),
+        (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, but its manifest lists \['total'\]"),
+        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "int64", (2,))), "'gap' of the graph has the dtype float32"),
     ],
 )
 @pytest.mark.parametrize("kind", ["pt2", "saved_model"])

@@ -189,7 +189,7 @@ def test_both_signatures_answer_as_the_model_for_any_batch(tmp_path, kind, capfd
 
 def test_a_table_that_tensorflow_does_not_find_is_refused_with_what_to_do(tmp_path):
     model = OfLists(keras.layers.StringLookup(vocabulary=["a", "b"]), keras.layers.Embedding(3, 2))
-    with pytest.raises(ExportRefused, match="as in a list inside of a list: assign it, or the layer"):
+    with pytest.raises(ExportRefused, match="such as one in a list inside of a list: assign it, or the layer"):
         exported(keras_exporter(model, TEXT), TEXT, ROWS, tmp_path)
 
 
@@ -288,14 +288,14 @@ def test_an_input_narrower_than_the_feature_is_refused_by_name(name, dtype):
     embedded = keras.layers.Embedding(4, 3)(occupation)
     model = keras.Model([x, occupation], dense(keras.layers.Concatenate()([x, embedded])))
     wanted = "int64" if name == "occupation" else "float32"
-    with pytest.raises(ConfigError, match=rf"input '{name}': the model takes {dtype}, and the feature is {wanted}"):
+    with pytest.raises(ConfigError, match=rf"input '{name}': the model takes {dtype}, but the feature is {wanted}"):
         keras_exporter(model, MIXED).check_inputs(MIXED.inputs)
 
 
 def test_the_float32_that_keras_takes_for_an_id_by_default_is_refused():
     user = keras.Input((1,), name="user")
     for model in (keras.Model(user, dense(user)), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])):
-        with pytest.raises(ConfigError, match="input 'user': the model takes float32, and the feature is int64"):
+        with pytest.raises(ConfigError, match="input 'user': the model takes float32, but the feature is int64"):
             keras_exporter(model, IDS).check_inputs(IDS.inputs)
 
 
@@ -305,14 +305,14 @@ def test_a_feature_space_that_hashes_int32_is_refused():
     space.adapt(tf.data.Dataset.from_tensor_slices({"user": np.arange(9)}).batch(3))
     encoded = space.get_encoded_features()
     model = keras.Model(space.get_inputs(), dense(encoded))
-    with pytest.raises(ConfigError, match="input 'user': the model takes int32, and the feature is int64"):
+    with pytest.raises(ConfigError, match="input 'user': the model takes int32, but the feature is int64"):
         keras_exporter(model, IDS).check_inputs(IDS.inputs)
 
 
 def test_inputs_that_do_not_fit_the_model_are_told():
     x, occupation = functional_inputs()
     model = keras.Model([x, occupation], dense(x))
-    with pytest.raises(ConfigError, match="the model has the inputs occupation, x, and the features give x"):
+    with pytest.raises(ConfigError, match="the model has the inputs occupation, x, but the features have x"):
         keras_exporter(model, MATRIX).check_inputs(MATRIX.inputs)
     with pytest.raises(ConfigError, match=r"a Sequential model has one input, .* x, occupation"):
         keras_exporter(keras.Sequential([keras.layers.Dense(1)]), MIXED).check_inputs(MIXED.inputs)
@@ -347,4 +347,4 @@ except ps.ConfigError as error:
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=250
     )
-    assert "Keras runs on the backend 'torch', and save takes models of the backend 'tensorflow'" in done.stdout
+    assert "Keras runs on the backend 'torch', but save supports only 'tensorflow'" in done.stdout

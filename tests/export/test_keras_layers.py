@@ -452,13 +452,13 @@ def test_rates_are_by_path_and_hold_from_the_next_step_on():
     rows.lr["layers.2"] = np.float32(0)
     assert moved() == [False, True]
     for path, rate, words in [
-        ("layers.9", 1.0, "lr has no layer 'layers.9'; those are 'layers.2', 'layers.3'"),
+        ("layers.9", 1.0, "lr has no layer 'layers.9'; layers: 'layers.2', 'layers.3'"),
         ("layers.2", -1.0, "lr must be 0 or more"),
         ("layers.2", None, "a number"),
     ]:
         with pytest.raises(ConfigError, match=words):
             rows.lr[path] = rate
-    with pytest.raises(ConfigError, match="can be set"):
+    with pytest.raises(ConfigError, match="can be changed"):
         del rows.lr["layers.2"]
 
 
@@ -627,9 +627,9 @@ def test_ids_that_are_none_are_refused_by_the_layers_path():
         emb.offload(keras.Model(given, head()(table()(given))), "memory:", optimizer=emb.SGD(lr=1.0))
     rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
     layer = rows.model.layers[1]
-    with pytest.raises(TypeError, match=r"layer 'layers.1': ids are integers, got float32"):
+    with pytest.raises(TypeError, match=r"layer 'layers.1': ids must be integers, got float32"):
         layer(tf.constant([1.0]))
-    with pytest.raises(TypeError, match=r"layer 'layers.1': ids are integers, got bool"):
+    with pytest.raises(TypeError, match=r"layer 'layers.1': ids must be integers, got bool"):
         layer(tf.constant([True]))
     with pytest.raises(IndexError, match=r"table 'layers.1': id 50 is not from 0 to 49"):
         layer(tf.constant([50]))
@@ -751,7 +751,7 @@ def tied():
         (lambda: of(table(embeddings_constraint="non_neg")), "has embeddings_constraint"),
         (lambda: of(table(lora_rank=2)), "has LoRA"),
         (quantized, "is quantized"),
-        (lambda: of(Special(SIZE, WIDTH)), "is a Special, a class of its own below Embedding"),
+        (lambda: of(Special(SIZE, WIDTH)), "is a Special, a subclass of Embedding"),
         (lambda: of(table(dtype="float16")), "rows of float16"),
         (tied, "'_user' shares its weight with 'head'"),
         (lambda: keras.Sequential([head()]), "no embedding layer to offload"),
@@ -781,7 +781,7 @@ def test_xla_is_left_out_and_refused_where_it_is_asked_for():
     rows.model.compile("sgd", "mse")
     assert rows.model.jit_compile is False
     for arguments in ({"jit_compile": True}, {"jit_compile": True, "run_eagerly": False}):
-        with pytest.raises(ConfigError, match="jit_compile=True: XLA compiles no lookup"):
+        with pytest.raises(ConfigError, match="jit_compile=True: XLA cannot compile a lookup"):
             rows.model.compile("sgd", "mse", **arguments)
 
 
@@ -825,7 +825,7 @@ def test_keras_saves_the_other_weights_and_no_model(make, tmp_path):
     native_file = tmp_path / "native.weights.h5"
     model.save_weights(native_file)
     rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=1.0))
-    words = "has rows in a store, which no file or copy of Keras can take along: penstock.export.save"
+    words = "has rows in a store, which no file or copy of Keras can include: penstock.export.save"
     for copy in (
         lambda: model.save(tmp_path / "model.keras"),
         lambda: keras.saving.save_model(model, tmp_path / "model.keras"),
@@ -928,7 +928,7 @@ def test_a_graph_of_the_users_own_that_outlives_the_tables_is_told_so():
     batch = {"user": tf.constant([1], tf.int64)}
     assert np.allclose(graph(batch), rows.model(batch))
     emb.restore(rows)
-    with pytest.raises(tf.errors.OpError, match="rows up for a model that was restored since: make the graph anew"):
+    with pytest.raises(tf.errors.OpError, match="rows of a model that was restored since: create the graph again"):
         graph(batch)
 
 
@@ -1076,18 +1076,18 @@ def test_what_no_graph_could_hold_is_refused_and_the_model_stays_as_it_was(tmp_p
     def save(model, features=USER, **options):
         ps.export.save(model, tmp_path / "artifact", features=features, probes=ROWS[:8], **options)
 
-    with pytest.raises(ConfigError, match="has its rows in a training store: give save what"):
+    with pytest.raises(ConfigError, match="has its rows in a training store: pass the object"):
         save(rows.model)
     with pytest.raises(ExportRefused, match="'user' is Ids without a size"):
         save(rows, ps.Features({"user": f.Ids()}).fit(ROWS))
     with pytest.raises(
-        ConfigError, match=r"outside has 'layers.2', which is the path of no table; those are 'layers.1'"
+        ConfigError, match=r"outside has 'layers.2', which is not the path of a table; tables: 'layers.1'"
     ):
         save(rows, outside=["layers.2"])
     assert not (tmp_path / "artifact").exists()
     assert list(rows.layers()) == ["layers.1"]
     emb.restore(rows)
-    with pytest.raises(ConfigError, match="the model was restored and has its rows back"):
+    with pytest.raises(ConfigError, match="the model was restored and has its rows again"):
         save(rows)
     save(rows.model)
 
@@ -1249,7 +1249,7 @@ def test_a_sequential_takes_a_dict_where_its_input_has_the_name_of_a_feature():
     refused = keras.Sequential([table(), flat(), head()])
     emb.offload(refused, "memory:", optimizer=emb.SGD(lr=0.5))
     refused.compile("sgd", "mse")
-    with pytest.raises(TypeError, match=r"layer 'layers.0': ids are a dense tensor, got a dict"):
+    with pytest.raises(TypeError, match=r"layer 'layers.0': ids must be a dense tensor, got a dict"):
         refused.fit(given, shuffle=False, verbose=0)
 
 
@@ -1265,7 +1265,7 @@ def test_a_layer_that_is_not_built_begins_with_the_rule_and_not_with_its_initial
 def test_ids_that_are_no_dense_tensor_are_refused():
     rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))
     for ids in (tf.ragged.constant([[1], [2, 3]]), tf.sparse.from_dense(tf.constant([[1], [2]]))):
-        with pytest.raises(TypeError, match="ids are a dense tensor, got a"):
+        with pytest.raises(TypeError, match="ids must be a dense tensor, got a"):
             rows.model.layers[1](ids)
 
 
@@ -1576,7 +1576,7 @@ class Mapped(OneTable):
 def test_rows_that_no_backward_pass_reaches_are_told_of_once():
     rows = emb.offload(Mapped(), "memory:", optimizer=emb.SGD(lr=1.0))
     rows.model.compile("sgd", "mse")
-    with pytest.warns(UserWarning, match="layer '_user' was looked up, and no backward pass has reached it") as told:
+    with pytest.warns(UserWarning, match="layer '_user' fetched rows without a backward pass") as told:
         rows.model.fit(USER.encode(ROWS), LABELS, verbose=0)
     assert len(told) == 1
     rows = emb.offload(functional(1), "memory:", optimizer=emb.SGD(lr=1.0))

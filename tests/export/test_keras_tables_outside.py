@@ -276,7 +276,7 @@ def test_a_table_inside_and_one_outside_are_both_held_to_their_ids(tmp_path):
     model = open_model(artifact)
     found = model.predict_rows(asked, explain=True)
     assert found.kept == [0, 3]
-    assert found.invalid[1].reason == "table 'items' has the ids from 0 to 59, and 108 is looked up"
+    assert found.invalid[1].reason == "table 'items' has the ids from 0 to 59, but id 108 was requested"
     assert found.invalid[2].path == "$.items[0]"
     assert np.allclose(found.values["score"], answers(rows.model, ROWS[:2]), rtol=1e-5, atol=1e-5)
     assert found.missing == [{}, {}]
@@ -331,7 +331,7 @@ def test_a_lookup_in_a_loop_is_refused_by_its_layer(tmp_path):
             each = tf.map_fn(self.items, items, fn_output_signature=tf.float32)
             return [self.user(user), each[:, 0], each[:, 1]]
 
-    with pytest.raises(ExportRefused, match="layer 'items' is looked up inside of a loop"):
+    with pytest.raises(ExportRefused, match="layer 'items' is called inside of a loop"):
         ps.export.save(trained(Looping), tmp_path / "saved", features=SPEC, probes=ROWS)
 
 

@@ -136,12 +136,15 @@ def test_tables_says_what_holds_for_a_layer_or_leaves_it_native():
 @pytest.mark.parametrize(
     ("tables", "words"),
     [
-        ({"left.1": None}, "tables names 'left.1', which is no embedding layer of the model; those are 'shared', 'lis"),
+        (
+            {"left.1": None},
+            "'left.1', which is not an embedding layer of the model; layers: 'shared', 'lis",
+        ),
         ({"shared": emb.SGD(1.0)}, "takes a penstock.embeddings.Table for 'shared'"),
         ({"shared": emb.Table(name="list.0")}, "two layers have the table 'list.0'"),
-        ({"shared": emb.Table(ids="some")}, "table 'shared': ids is 'dense' or 'any', got 'some'"),
+        ({"shared": emb.Table(ids="some")}, "table 'shared': ids must be 'dense' or 'any', got 'some'"),
         (dict.fromkeys(PATHS), "no embedding layer to offload"),
-        (["shared"], r"tables takes a dict of paths and Tables, got \['shared'\]"),
+        (["shared"], r"tables must be a dict of paths and Tables, got \['shared'\]"),
         ({"shared": emb.Table(missing=0.0)}, "table 'shared': missing takes zeros"),
         (
             {"shared": emb.Table(optimizer=torch.optim.SGD)},
@@ -164,9 +167,9 @@ def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words)
             lambda: emb.offload("x", "memory:", optimizer=SGD),
             "offload takes a torch.nn.Module or a keras.Model, got 'x'",
         ),
-        (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store takes the URL of a training store, or one, got 3"),
+        (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store must be a training store or the URL of one, got 3"),
         (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer takes SGD, Adagrad or"),
-        (lambda: emb.restore(Towers()), "restore takes what offload returned"),
+        (lambda: emb.restore(Towers()), "restore takes the return value of offload"),
     ],
 )
 def test_arguments_of_another_type_are_refused(call, words):
@@ -177,7 +180,7 @@ def test_arguments_of_another_type_are_refused(call, words):
 def test_a_model_that_is_offloaded_already_has_no_layer_left_for_it():
     model = Towers()
     emb.offload(model, "memory:", optimizer=SGD)
-    with pytest.raises(ConfigError, match="no embedding layer to offload; those that it has are offloaded already"):
+    with pytest.raises(ConfigError, match="no embedding layer to offload; its embedding layers are offloaded already"):
         emb.offload(model, "memory:", optimizer=SGD)
 
 
@@ -193,7 +196,7 @@ def test_dense_ids_are_those_of_the_layer_and_any_ids_are_all():
     assert np.array_equal(model["any"](ids).detach().numpy(), expected)
     one_step(model["any"], rows, ids)
     assert rows.store.count("any") == 6 + 4
-    with pytest.raises(TypeError, match=r"layer 'dense': ids are int32 or int64, got torch.float32"):
+    with pytest.raises(TypeError, match=r"layer 'dense': ids must be int32 or int64, got torch.float32"):
         model["dense"](torch.tensor([1.0]))
 
 
@@ -207,7 +210,7 @@ def test_rows_of_the_layer_are_moved_once_and_then_those_of_the_store_win(caplog
     with caplog.at_level(logging.INFO, "penstock.embeddings"):
         rows = emb.offload(embedding(shift=2.0), store, optimizer=emb.SGD(lr=7.0))
     assert [record.message for record in caplog.records] == [
-        "table 'Embedding' is there already: its rows are used, and those of the layer are not"
+        "table 'Embedding' exists already: using its rows instead of those of the layer"
     ]
     assert torch.equal(rows.model(torch.tensor([3])), values(6, 3, shift=1.0)[[3]])
     with pytest.raises(TableMismatch, match="another size"):
@@ -580,7 +583,7 @@ class Tied(nn.Module):
         (lambda: nn.Sequential(nn.Embedding(6, 3, max_norm=1.0)), "'0' has max_norm"),
         (lambda: nn.Sequential(nn.Embedding(6, 3, scale_grad_by_freq=True)), "'0' has scale_grad_by_freq"),
         (lambda: nn.Sequential(nn.EmbeddingBag(6, 3, max_norm=1.0)), "'0' has max_norm"),
-        (lambda: nn.Sequential(Own(6, 3)), "'0' is a Own, a class of its own below Embedding"),
+        (lambda: nn.Sequential(Own(6, 3)), "'0' is a Own, a subclass of Embedding"),
         (Tied, "'embed' shares its weight with 'out.weight'"),
         (lambda: nn.Sequential(nn.Embedding(6, 3).half()), r"'0' has rows of torch.float16, and tables are float32"),
         (lambda: nn.Linear(6, 3), "no embedding layer"),
@@ -674,10 +677,10 @@ def _no_memory(_rows, monkeypatch):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_gone, "layer '0': the store has no table '0' any more"),
-        (_wider, "layer '1' is 6 x 4, and its table is 6 x 3"),
-        (_longer, "layer '1' is 7 x 3, and its table is 6 x 3"),
-        (_no_memory, "layer '1'.* 144 bytes, and 143 bytes of memory are left"),
+        (_gone, "layer '0': the store does not have table '0' any more"),
+        (_wider, "layer '1' is 6 x 4, but its table is 6 x 3"),
+        (_longer, "layer '1' is 7 x 3, but its table is 6 x 3"),
+        (_no_memory, "layer '1'.* 144 bytes, but only 143 bytes of memory are free"),
     ],
 )
 def test_a_table_that_does_not_go_back_is_refused_by_name_and_nothing_is_changed(spoil, words, monkeypatch):

@@ -110,7 +110,7 @@ def test_a_table_stays_outside_where_it_is_large_takes_any_id_or_is_named(tables
 
 
 def test_a_path_of_no_table_is_refused_with_those_that_there_are(tmp_path):
-    with pytest.raises(ConfigError, match=r"outside has 'item', which is the path of no table; those are 'user', 'wo"):
+    with pytest.raises(ConfigError, match=r"outside has 'item', which is not the path of a table; tables: 'user', 'wo"):
         ps.export.save(trained("memory:"), tmp_path / "artifact", features=FEATURES, probes=ROWS, outside=["item"])
 
 
@@ -129,7 +129,7 @@ def test_the_model_alone_and_rows_that_were_restored_are_refused_with_what_to_gi
     with pytest.raises(ConfigError, match=r"user has its rows in a training store: give save what .*offload returned"):
         save(rows.model)
     emb.restore(rows)
-    with pytest.raises(ConfigError, match="was restored and has its rows back: give save the model itself"):
+    with pytest.raises(ConfigError, match="was restored and has its rows again: pass the model itself to save"):
         save(rows)
 
 

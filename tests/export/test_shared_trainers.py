@@ -270,7 +270,7 @@ def test_a_parameter_that_is_not_finite_is_refused_by_name_and_nothing_is_applie
 @pytest.mark.parametrize(
     ("dense", "more", "words"),
     [
-        ("all", nn.Linear(4, 2), r"dense is 'own' or 'shared', got 'all'"),
+        ("all", nn.Linear(4, 2), r"dense must be 'own' or 'shared', got 'all'"),
         ("shared", nn.BatchNorm1d(4), r"a step changes the buffer '1.running_mean'"),
         ("shared", nn.InstanceNorm1d(4, track_running_stats=True), r"a step changes the buffer '1.running_mean'"),
         ("shared", nn.Linear(4, 2).double(), r"parameter '1.weight' has no values of float32"),
@@ -292,7 +292,7 @@ def test_parameters_of_another_model_are_refused_and_the_model_is_not_changed():
     offloaded(store)
     model = nn.ModuleDict({"user": nn.Embedding(20, 4), "out": nn.Linear(4, 7)})
     before = values(model)
-    with pytest.raises(TableMismatch, match=r"out.weight \[300, 4\], and this one has out.weight \[7, 4\]"):
+    with pytest.raises(TableMismatch, match=r"out.weight \[300, 4\]; this one has out.weight \[7, 4\]"):
         emb.offload(model, store, optimizer=SGD, dense="shared")
     assert type(model["user"]) is nn.Embedding
     assert all(torch.equal(value, before[name]) for name, value in values(model).items())

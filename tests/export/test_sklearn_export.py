@@ -172,7 +172,7 @@ def test_a_threshold_between_neighbours_in_float32_parts_them_in_the_graph_too(t
 
 
 UNLIKE = {
-    "a threshold": (lambda: TunedThresholdClassifierCV(LogisticRegression()), "skl2onnx leaves the threshold out"),
+    "a threshold": (lambda: TunedThresholdClassifierCV(LogisticRegression()), "skl2onnx ignores the threshold"),
     "a calibration": (
         lambda: CalibratedClassifierCV(LogisticRegression(), method="isotonic", cv=2),
         "use method='sigmoid'",
@@ -181,15 +181,15 @@ UNLIKE = {
         lambda: make_pipeline(
             StandardScaler(), VotingClassifier([("linear", LogisticRegression()), ("svc", LinearSVC())])
         ),
-        r"^step 'votingclassifier' \(VotingClassifier\) does not convert to ONNX: with voting='hard' .* voting='soft'",
+        r"^step 'votingclassifier' \(VotingClassifier\) cannot be converted to ONNX: with voting='hard' .*'soft'",
     ),
     "a step that does nothing": (
         lambda: Pipeline([("idle", "passthrough"), ("model", LogisticRegression())]),
-        "takes no step that passes everything through, such as 'idle'; leave it out",
+        "does not support a step that passes everything through, such as 'idle'; remove it",
     ),
     "bins that are sparse": (
         lambda: make_pipeline(KBinsDiscretizer(3, quantile_method="averaged_inverted_cdf"), LogisticRegression()),
-        r"^step 'kbinsdiscretizer' \(KBinsDiscretizer\) does not .* a sparse matrix; encode='onehot-dense' gives",
+        r"^step 'kbinsdiscretizer' \(KBinsDiscretizer\) does not .* a sparse matrix; use encode='onehot-dense'",
     ),
     "one in a pipeline in a search": (
         lambda: GridSearchCV(
@@ -392,53 +392,53 @@ class OwnClassifier(ClassifierMixin, BaseEstimator):
 
 
 MEMBERS = [("linear", LogisticRegression()), ("own", OwnClassifier())]
-NO_CONVERTER = "skl2onnx has no converter for its class; put one of another class in its place"
+NO_CONVERTER = "skl2onnx has no converter for its class; use one of another class instead"
 REFUSED = {
-    "a step": ([StandardScaler(), Own()], f"step 'own' (Own) does not convert to ONNX: {NO_CONVERTER}"),
+    "a step": ([StandardScaler(), Own()], f"step 'own' (Own) cannot be converted to ONNX: {NO_CONVERTER}"),
     "a function": (
         [FunctionTransformer(np.abs)],
-        "step 'functiontransformer' (FunctionTransformer) does not convert",
+        "step 'functiontransformer' (FunctionTransformer) cannot be converted",
     ),
     "of columns": ([ColumnTransformer([("first", Own(), [0])])], "step 'columntransformer.first' (Own) does not"),
     "the other columns": (
         [ColumnTransformer([("first", StandardScaler(), [0])], remainder=make_pipeline(Own()))],
-        "step 'columntransformer.remainder.own' (Own) does not convert",
+        "step 'columntransformer.remainder.own' (Own) cannot be converted",
     ),
     "of a union": (
         [FeatureUnion([("a", StandardScaler()), ("b", Own())])],
-        "step 'featureunion.b' (Own) does not convert",
+        "step 'featureunion.b' (Own) cannot be converted",
     ),
     "three pipelines deep": (
         [make_pipeline(make_pipeline(Own()))],
-        "step 'pipeline.pipeline.own' (Own) does not convert",
+        "step 'pipeline.pipeline.own' (Own) cannot be converted",
     ),
     "a member of a vote": (
         [StandardScaler(), VotingClassifier(MEMBERS, voting="soft")],
-        f"step 'votingclassifier.own' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+        f"step 'votingclassifier.own' (OwnClassifier) cannot be converted to ONNX: {NO_CONVERTER}",
     ),
     "a member of a stack": (
         [StandardScaler(), StackingClassifier(MEMBERS, cv=2)],
-        f"step 'stackingclassifier.own' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+        f"step 'stackingclassifier.own' (OwnClassifier) cannot be converted to ONNX: {NO_CONVERTER}",
     ),
     "of a calibration": (
         [CalibratedClassifierCV(OwnClassifier(), cv=2)],
-        f"step 'calibratedclassifiercv.estimator' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+        f"step 'calibratedclassifiercv.estimator' (OwnClassifier) cannot be converted to ONNX: {NO_CONVERTER}",
     ),
     "of bags": (
         [BaggingClassifier(OwnClassifier(), 2)],
-        f"step 'baggingclassifier.estimator' (OwnClassifier) does not convert to ONNX: {NO_CONVERTER}",
+        f"step 'baggingclassifier.estimator' (OwnClassifier) cannot be converted to ONNX: {NO_CONVERTER}",
     ),
     "an option, which names no class": (
         [StandardScaler(), KNeighborsClassifier(3, metric="canberra")],
-        "step 'kneighborsclassifier' (KNeighborsClassifier) does not convert to ONNX: metric='canberra' is not",
+        "step 'kneighborsclassifier' (KNeighborsClassifier) cannot be converted to ONNX: metric='canberra' is not",
     ),
     "an option of a transformer": (
         [ColumnTransformer([("spread", QuantileTransformer(n_quantiles=20, output_distribution="normal"), [0])])],
-        "step 'columntransformer.spread' (QuantileTransformer) does not convert to ONNX: Conversion of QuantileTransf",
+        "step 'columntransformer.spread' (QuantileTransformer) cannot be converted to ONNX: Conversion of Quantile",
     ),
     "in a search": (
         [GridSearchCV(make_pipeline(Own(), LogisticRegression()), {"logisticregression__C": [1.0]}, cv=2)],
-        "step 'gridsearchcv.best_estimator_.own' (Own) does not convert",
+        "step 'gridsearchcv.best_estimator_.own' (Own) cannot be converted",
     ),
 }
 
@@ -489,7 +489,10 @@ def test_trees_behind_steps_that_compute_are_doubted(kind):
 def test_few_rows_for_trees_behind_a_scaler_are_told(tmp_path, capsys):
     model = make_pipeline(StandardScaler(), RandomForestRegressor(3, random_state=0)).fit(X, X[:, 0])
     ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:2])
-    assert "2 rows are compared, which is few for this model: trees take what steps" in capsys.readouterr().err
+    assert (
+        "2 rows are compared, which is few for this model: trees use values computed by steps"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_model_that_is_not_fitted_is_refused():

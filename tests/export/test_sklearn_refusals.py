@@ -352,7 +352,7 @@ def test_a_graph_that_answers_where_its_model_refuses_is_found(tmp_path, monkeyp
     make, reason = PLANTED[kind]
     spec, model = make()
     rows = [{column: row[column] for column in spec.columns} for row in ROWS]
-    with pytest.raises(ExportRefused, match=f"answers a row that the model refuses, .*{reason}.*; have the model answ"):
+    with pytest.raises(ExportRefused, match=f"accepts a row that the model rejects, .*{reason}.*; have the model answ"):
         ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=rows[:3])
     assert list(tmp_path.iterdir()) == []
 
@@ -428,5 +428,5 @@ def test_text_that_is_read_otherwise_is_found_in_rows_that_the_proof_makes(tmp_p
 
 def test_text_of_another_step_is_refused_for_its_words_cannot_be_taken_before_the_graph():
     text = types.SimpleNamespace(is_root=False)
-    with pytest.raises(ValueError, match="takes text that another step gives"):
+    with pytest.raises(ValueError, match="its text is the output of another step"):
         sklearn_words.words_of(CountVectorizer().fit(NOTES), types.SimpleNamespace(inputs=[text]), None)

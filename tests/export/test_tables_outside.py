@@ -210,7 +210,7 @@ def test_a_table_inside_and_one_outside_are_both_held_to_their_ids(tmp_path):
     asked = [ROWS[0], {"user": 49, "items": [59], "weights": 1}, ROWS[1]]
     found = open_model(open_artifact(report.path)).predict_rows(asked)
     assert found.kept == [0, 2]
-    assert found.invalid[1].reason == "table 'items' has the ids from 0 to 59, and 108 is looked up"
+    assert found.invalid[1].reason == "table 'items' has the ids from 0 to 59, but id 108 was requested"
     assert np.allclose(found.values["score"], answers(rows.model, [ROWS[0], ROWS[1]]), atol=1e-5)
 
 
@@ -221,7 +221,7 @@ def test_an_id_that_is_not_by_the_row_fails_the_whole_call(tmp_path):
 
     report = ps.export.save(trained(Beyond), tmp_path / "saved", features=SPEC, probes=ROWS, outside=["flat"])
     model = open_model(open_artifact(report.path))
-    with pytest.raises(ps.InvalidItem, match=r"table '(flat|rows)' has the ids from 0 to 59, and 10\d is looked up"):
+    with pytest.raises(ps.InvalidItem, match=r"'(flat|rows)' has the ids from 0 to 59, but id 10\d was requested"):
         model.predict_rows([ROWS[0], {"user": 49, "items": [3], "weights": 1}])
 
 
@@ -391,7 +391,7 @@ def test_an_int32_on_the_way_of_an_id_fails_the_proof(tmp_path):
             narrow = user if torch.compiler.is_exporting() is False else user.int().long()
             return [self.user(narrow)]
 
-    with pytest.raises(ExportRefused, match=r"table 'user': 'ids_0_0' looks up int64\[1\] \[-2147483643\] in the rows"):
+    with pytest.raises(ExportRefused, match=r"'user': 'ids_0_0' has the ids int64\[1\] \[-2147483643\] in the rows"):
         ps.export.save(trained(Narrowed), tmp_path / "saved", features=SPEC, probes=ROWS)
 
 
@@ -404,7 +404,7 @@ def test_an_id_that_no_probe_has_and_no_float_holds_fails_the_proof_where_anothe
             return [self.user(torch.fmod(user, 1000))]
 
     small = [{**row, "user": place} for place, row in enumerate(ROWS)]
-    with pytest.raises(ExportRefused, match=r"that the proof makes of yours, .*'ids_0_0' looks up int64\[1\] \[808\]"):
+    with pytest.raises(ExportRefused, match=r"the proof makes of yours, .*'ids_0_0' has the ids int64\[1\] \[808\]"):
         ps.export.save(trained(Remainder), tmp_path / "saved", features=SPEC, probes=small)
 
 

@@ -201,18 +201,24 @@ def test_no_batch_is_a_batch():
     ("others", "reason"),
     [
         ({"age": tf.constant([1.0, 2.0, np.inf, 4.0, 5.0], tf.float64)}, r"age: expected a finite number[^$]*2"),
-        ({"age": tf.constant([1e300] * 5, tf.float64)}, "age: a number is no finite number as float32"),
+        ({"age": tf.constant([1e300] * 5, tf.float64)}, "age: a number is not a finite number as float32"),
         (
             {"word": tf.constant([b"a", b"\xff", b"b", b"\xed\xa0\x80", b"c"])},
             r"word: a string is not UTF-8[^$]*1,? 3",
         ),
-        ({"tags_length": tf.constant([2, 0, 4, 1, 1], tf.int64)}, "tags_length: no length of a list in tags"),
-        ({"tags_length": tf.constant([2, 0, -1, 1, 1], tf.int64)}, "tags_length: no length of a list in tags"),
+        (
+            {"tags_length": tf.constant([2, 0, 4, 1, 1], tf.int64)},
+            "a value is not a valid length of a list in tags",
+        ),
+        (
+            {"tags_length": tf.constant([2, 0, -1, 1, 1], tf.int64)},
+            "a value is not a valid length of a list in tags",
+        ),
         ({"tags": tf.fill([5, 4], "a"), "tags_length": tf.constant([4] * 5, tf.int64)}, "tags: a list has more than 3"),
-        ({"w": tf.zeros([5, 2], tf.float64)}, "w: the lists are not as long as those in tags"),
+        ({"w": tf.zeros([5, 2], tf.float64)}, "w: the lists have not the same lengths as those in tags"),
         (
             {"w": tf.fill([5, 3], tf.constant(np.nan, tf.float64))},
-            "w: a (number|sum of weights) is no finite number as float32",
+            "w: a (number|sum of weights) is not a finite number as float32",
         ),
         ({"w": tf.fill([5, 3], tf.constant(3e38, tf.float64))}, "w: a sum of weights is no finite number"),
     ],

@@ -252,8 +252,8 @@ def test_outputs_that_cannot_be_kept_are_refused(function, reason):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda x: x.reshape(7, -1), "torch.export cannot follow the model for batches of any size"),
-        (lambda x: x if x.sum() > 0 else -x, "torch.export cannot follow"),
+        (lambda x: x.reshape(7, -1), "torch.export cannot trace the model for batches of any size"),
+        (lambda x: x if x.sum() > 0 else -x, "torch.export cannot trace"),
     ],
     ids=["a batch of one size", "a branch that depends on values"],
 )

@@ -135,7 +135,10 @@ def regression_that_doubles_alone():
 def test_a_model_that_answers_one_row_otherwise_than_many_is_refused(tmp_path, model):
     """Each graph has the branch of many rows, for one row too, and the proof finds no difference."""
     error = refused(model, tmp_path, probes=ROWS[1:], check=ROWS)
-    assert "the model answers a row otherwise in a batch of 1 than among 7 rows" in str(error)
+    assert (
+        "the output of the model for a row depends on the batch: in a batch of 1 it differs from that among 7 rows"
+        in str(error)
+    )
     assert (error.output, error.row, error.got) == ("output", 0, pytest.approx(2 * error.expected))
 
 
@@ -178,14 +181,14 @@ def test_a_size_that_tensorflow_has_fixed_is_refused_by_the_proof(tmp_path):
 )
 def test_a_model_that_answers_otherwise_when_it_is_asked_again_is_refused(tmp_path, model):
     error = refused(model, tmp_path)
-    assert "reads a clock, draws random numbers" in str(error)
+    assert "Check for a clock, random numbers" in str(error)
     assert (error.output, error.expected != error.got) == ("output", True)
 
 
 @pytest.mark.parametrize("model", [Returning(lambda x: (x - 3).log()), OfKeras(lambda x: tf.math.log(x - 3))])
 def test_a_model_that_answers_nan_is_refused_with_the_row(tmp_path, model):
     error = refused(model, tmp_path, check=ROWS)
-    assert "the model itself answers NaN" in str(error)
+    assert "the model itself returns NaN" in str(error)
     assert (error.output, error.row) == ("output", 0)
 
 

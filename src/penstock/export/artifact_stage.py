@@ -146,7 +146,7 @@ class ArtifactStage(Stage):
                 self._model.predict_rows([{**self._probe, column: values[column]}])
             except Exception:  # noqa: BLE001  # of the runtime, whatever its class
                 shown = shown_value(values[column])
-                return InvalidItem(f"{shown} is no value that the model takes", path=f"$.{column}")
+                return InvalidItem(f"{shown} is not a value that the model accepts", path=f"$.{column}")
         return None
 
 

@@ -103,7 +103,9 @@ class WholeModel(ABC):
     def place_tables(self, inline_limit: int, outside: Collection[str]) -> None:  # noqa: ARG002  # no table to hold to it
         """Refuse every path: no table lies outside."""
         for path in outside:
-            raise ConfigError(f"outside has {path!r}, which is the path of no table: the model has all of its weights")
+            raise ConfigError(
+                f"outside has {path!r}, which is not the path of a table: all weights of this model are in the graph"
+            )
 
     def materialized(self) -> AbstractContextManager[None]:
         """The model is always as it is written."""

@@ -151,11 +151,11 @@ def _trace_ids(
 def _check_ids(path: str, ids: Any, graph: Any, markers: Mapping[str, str]) -> None:
     if ids.graph is not graph:
         raise ExportRefused(
-            f"layer {path!r} is looked up inside of a loop, a branch or a tf.function that has to be one, and its ids "
-            "are not known outside of it: look the rows up before, and give it these"
+            f"layer {path!r} is called inside of a loop, a branch or a required tf.function, so its ids "
+            "are not known outside of it: fetch the rows before, and pass them in"
         )
     if ids.shape.rank is None:
-        raise ExportRefused(f"the ids of layer {path!r} have no known number of axes: give them one with a reshape")
+        raise ExportRefused(f"the ids of layer {path!r} have an unknown number of axes: set it with a reshape")
     for operation in _operations(ids):
         if operation in markers:
             raise ExportRefused(

@@ -45,14 +45,14 @@ def keras_exporter(model: Any, features: Features) -> KerasExporter:
     for layer in model._flatten_layers():
         if "penstock.Offloaded" in class_names(layer):
             raise ConfigError(
-                f"layer {layer.name!r} has its rows in a training store: give save what penstock.embeddings.offload "
-                "returned, in place of the model"
+                f"layer {layer.name!r} has its rows in a training store: pass the object that "
+                "penstock.embeddings.offload returned to save, not the model"
             )
 
     backend = keras.backend.backend()
     if backend != "tensorflow":
         raise ConfigError(
-            f"Keras runs on the backend {backend!r}, and save takes models of the backend 'tensorflow': set "
+            f"Keras runs on the backend {backend!r}, but save supports only 'tensorflow': set "
             "KERAS_BACKEND=tensorflow before keras is imported, and load the model again"
         )
     return KerasExporter(model, features)
@@ -83,7 +83,7 @@ class KerasExporter(WholeModel):
                 )
         if "Sequential" in _own_kinds(self._model) and len(inputs) > 1 and not _takes_dict(self._model):
             raise ConfigError(
-                "a Sequential model has one input, and the features have "
+                "a Sequential model has one input, but the features have "
                 f"{', '.join(tensor.name for tensor in inputs)}: join them with Features(..., join='x')"
             )
         declared = _declared_inputs(self._model)
@@ -93,8 +93,8 @@ class KerasExporter(WholeModel):
         given = {tensor.name: tensor for tensor in inputs}
         if set(wanted) != set(given):
             raise ConfigError(
-                f"the model has the inputs {', '.join(sorted(wanted))}, and the features give "
-                f"{', '.join(sorted(given))}: name each keras.Input as the feature that it takes"
+                f"the model has the inputs {', '.join(sorted(wanted))}, but the features have "
+                f"{', '.join(sorted(given))}: name each keras.Input after its feature"
             )
         for name, tensor in given.items():
             _check_holds(tensor, wanted[name])
@@ -253,8 +253,9 @@ def _check_holds(tensor: Tensor, declared: Any) -> None:
     if declared.dtype not in HOLDS[tensor.dtype]:
         wanted = "string" if tensor.dtype == "str" else tensor.dtype
         raise ConfigError(
-            f"input {tensor.name!r}: the model takes {declared.dtype}, and the feature is {wanted}, so Keras would "
-            f"change values without a word; write keras.Input(..., dtype={wanted!r}, name={tensor.name!r})"
+            f"input {tensor.name!r}: the model takes {declared.dtype}, but the feature is {wanted!r}, so "
+            f"Keras would convert values silently; write keras.Input(..., dtype={wanted!r}, "
+            f"name={tensor.name!r})"
         )
 
 
@@ -282,8 +283,9 @@ def refuse_python(function: Any, format: str) -> None:  # noqa: A002  # the word
     for node in _nodes(function.graph.as_graph_def()):
         if "PyFunc" in node.op or "NumpyFunction" in node.op:
             raise ExportRefused(
-                f"the model runs Python inside of its graph, which no other process can: operation {node.name!r} is a "
-                f"{node.op}, as tf.py_function and tf.numpy_function make; write it with operations of keras.ops",
+                "the model runs Python code inside of its graph, which no other process can run: operation "
+                f"{node.name!r} is a {node.op}, as tf.py_function and tf.numpy_function create; write it with "
+                "operations of keras.ops",
                 format=format,
             )
 
@@ -316,8 +318,9 @@ def _why_unsaved(error: Exception) -> str:
     if "'untracked' resource" not in str(error):
         return _reason(error)
     return (
-        "it uses a table or a variable that it does not hold where TensorFlow looks, as in a list inside of a list: "
-        f"assign it, or the layer that has it, to an attribute of the model.  {_reason(error)}"
+        "it uses a table or a variable that TensorFlow does not track, such as one in a list inside "
+        "of a list: assign it, or the layer that has it, to an attribute of the model.  "
+        f"{_reason(error)}"
     )
 
 

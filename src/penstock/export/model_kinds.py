@@ -55,8 +55,8 @@ def exporter_for(model: Any, features: Features) -> ModelExporter:
         return exporter
     if "tf_keras.Model" in class_names(model):
         raise ConfigError(
-            "the model is of tf_keras, which is Keras 2, and Penstock exports Keras 3: build it with `import keras`, "
-            "and load its weights"
+            "the model is from tf_keras (Keras 2), but Penstock exports Keras 3: build it with `import "
+            "keras`, and load its weights"
         )
     name = f"{type(model).__module__}.{type(model).__qualname__}"
     raise ConfigError(

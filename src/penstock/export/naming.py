@@ -40,7 +40,7 @@ def split_outputs(value: Any) -> tuple[list[Any], tuple[str, ...] | None]:
         return (list(value) if isinstance(value, list | tuple) else [value]), None
     for key in named:
         if not isinstance(key, str):
-            raise ConfigError(f"the model answers a dict with the key {key!r}; the name of an output is a string")
+            raise ConfigError(f"the model returns a dict with the key {key!r}; the name of an output must be a string")
     present = {key: part for key, part in named.items() if part is not None}
     return list(present.values()), tuple(present)
 
@@ -57,14 +57,14 @@ def name_outputs(answer: ModelAnswer, given: Sequence[str] | None) -> tuple[str,
     """
     count = len(answer.arrays)
     if not count:
-        raise ConfigError("the model answers nothing: it must return at least one output")
+        raise ConfigError("the model returns nothing: it must return at least one output")
     if given is not None and answer.names is not None and tuple(given) != answer.names:
         raise ConfigError(
             f"outputs={list(given)!r}, but the model names its outputs itself: {', '.join(answer.names)}; "
             "leave outputs= out, or change the keys of the dict that it returns"
         )
     if given is not None and len(given) != count:
-        raise ConfigError(f"outputs={list(given)!r} has {len(given)} names, and the model has {count} outputs")
+        raise ConfigError(f"outputs={list(given)!r} has {len(given)} names, but the model has {count} outputs")
     names = answer.names or (None if given is None else tuple(given)) or answer.defaults or _numbered(count)
     check_output_names(names)
     return names
@@ -74,9 +74,9 @@ def check_output_names(names: Sequence[str]) -> None:
     """Raise ConfigError for the first of `names` that cannot be the name of an output."""
     for place, name in enumerate(names):
         if not isinstance(name, str) or not name or not name.isprintable():
-            raise ConfigError(f"the name of an output is a text that can be printed and is not empty, got {name!r}")
+            raise ConfigError(f"the name of an output must be printable and not empty, got {name!r}")
         if name.startswith("_"):
-            raise ConfigError(f"output {name!r}: a name that starts with `_` is kept for later; call it another")
+            raise ConfigError(f"output {name!r}: names that start with `_` are reserved; use another name")
         if name in names[:place]:
             raise ConfigError(f"two outputs have the name {name!r}")
 
@@ -93,12 +93,12 @@ def describe_outputs(names: Sequence[str], arrays: Sequence[np.ndarray[Any, Any]
 def _describe(name: str, array: np.ndarray[Any, Any], rows: int) -> Tensor:
     if not array.ndim or array.shape[0] != rows:
         raise ConfigError(
-            f"output {name!r} has the shape {list(array.shape)} for {rows} rows: its first axis must be the batch, "
-            "with one row for each that the model is asked"
+            f"output {name!r} has the shape {list(array.shape)} for {rows} rows: its first axis must be "
+            "the batch, with one entry for each input row"
         )
     dtype = "str" if array.dtype.kind in "OTU" else array.dtype.name
     if dtype not in DTYPES:
-        raise ConfigError(f"output {name!r} is of dtype {dtype}, which JSON has no word for; return float32 instead")
+        raise ConfigError(f"output {name!r} has the dtype {dtype}, which JSON does not support; return float32 instead")
     return Tensor(name, dtype, tuple(array.shape[1:]))
 
 

@@ -43,7 +43,7 @@ def offloaded_exporter(rows: OffloadedRows, features: Features) -> ModelExporter
         ConfigError: the model has its rows back, or cannot be exported for another reason.
     """
     if not rows.tables:
-        raise ConfigError("the model was restored and has its rows back: give save the model itself")
+        raise ConfigError("the model was restored and has its rows again: pass the model itself to save")
     rows.refresh()
     if "keras.Model" in class_names(rows.model):
         return _KerasExporter(rows, features)
@@ -72,7 +72,7 @@ class _OffloadedExporter(WholeModel):
         for path in outside:
             if path not in tables:
                 raise ConfigError(
-                    f"outside has {path!r}, which is the path of no table; those are {', '.join(map(repr, tables))}"
+                    f"outside has {path!r}, which is not the path of a table; tables: {', '.join(map(repr, tables))}"
                 )
         self._outside = tuple(
             path

@@ -68,8 +68,9 @@ def published_words(publication: Publication, artifact: str, model_dir: str) -> 
     if version == current:
         return f"{artifact} is version {version} of {model_dir} already, and current: nothing was changed"
     return (
-        f"{artifact} is version {version} of {model_dir} already, and version {current} is current: nothing was "
-        f"changed; to go to it: penstock artifact rollback {shlex.quote(model_dir)} --to {version}"
+        f"{artifact} is version {version} of {model_dir} already, but version {current} is current: "
+        f"nothing was changed; to switch to it: penstock artifact rollback {shlex.quote(model_dir)} "
+        f"--to {version}"
     )
 
 

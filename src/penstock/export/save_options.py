@@ -41,24 +41,24 @@ class SaveOptions:
         except ConfigError as error:
             raise ConfigError(f"name: {error}") from None
         if not isinstance(self.batch, Batch):
-            raise ConfigError(f"batch takes a penstock.Batch, got {self.batch!r}")
+            raise ConfigError(f"batch must be a penstock.Batch, got {self.batch!r}")
         _check_tolerance(self.tolerance)
         for limit in ("max_bytes", "inline_limit", "shard_bytes"):
             value = getattr(self, limit)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"{limit} must be a whole number of at least 1, got {value!r}")
+                raise ConfigError(f"{limit} must be an integer of at least 1, got {value!r}")
         if self.outputs is not None:
             _check_list("outputs", self.outputs)
             check_output_names(self.outputs)
         if isinstance(self.outside, str) or not isinstance(self.outside, Collection):
-            raise ConfigError(f"outside takes a list of the paths of layers, got {self.outside!r}")
+            raise ConfigError(f"outside must be a list of the paths of layers, got {self.outside!r}")
         if self.formats is not None:
             _check_list("formats", self.formats)
         if self.classes is not None:
             _check_list("classes", self.classes)
             _check_json("classes", list(self.classes))
         if not isinstance(self.metadata, Mapping):
-            raise ConfigError(f"metadata takes a dict, got {self.metadata!r}")
+            raise ConfigError(f"metadata must be a dict, got {self.metadata!r}")
         _check_json("metadata", dict(self.metadata))
 
     def chosen_formats(self, possible: Sequence[GraphFormat], framework: str) -> tuple[GraphFormat, ...]:
@@ -72,14 +72,16 @@ class SaveOptions:
         known = {str(name): name for name in possible}
         for name in self.formats:
             if name not in known:
-                raise ConfigError(f"formats: {name!r} cannot be made of {framework}; it can be {' or '.join(possible)}")
+                raise ConfigError(
+                    f"formats: {framework} cannot be exported to {name!r}; supported: {' or '.join(possible)}"
+                )
         return tuple(dict.fromkeys(known[name] for name in self.formats))
 
 
 def check_free_path(path: str | os.PathLike[str]) -> Path:
     """The path of the artifact; ConfigError where there is something already, be it a link that leads nowhere."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-        raise ConfigError(f"path takes the path of the folder to make, got {path!r}")
+        raise ConfigError(f"path must be the path of the directory to create, got {path!r}")
     target = Path(path)
     check_absent(target)
     return target
@@ -88,7 +90,9 @@ def check_free_path(path: str | os.PathLike[str]) -> Path:
 def _check_tolerance(given: Any) -> None:
     fits = isinstance(given, tuple | list) and len(given) == 2
     if not fits or not all(_is_number(part) and 0 <= part < math.inf for part in given):
-        raise ConfigError(f"tolerance takes two numbers from 0, absolute and relative, as (1e-5, 1e-5), got {given!r}")
+        raise ConfigError(
+            f"tolerance must be two numbers of at least 0, absolute and relative, such as (1e-5, 1e-5), got {given!r}"
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -97,15 +101,16 @@ def _is_number(value: Any) -> bool:
 
 def _check_list(what: str, given: Any) -> None:
     if isinstance(given, str) or not isinstance(given, Sequence) or not given:
-        raise ConfigError(f"{what} takes a list that is not empty, got {given!r}")
+        raise ConfigError(f"{what} must be a list that is not empty, got {given!r}")
 
 
 def _check_json(what: str, given: Any) -> None:
     try:
         same = json.loads(json.dumps(given, allow_nan=False)) == given
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{what} must be what JSON can carry: {error}") from error
+        raise ConfigError(f"{what} must be valid as JSON: {error}") from error
     if not same:
         raise ConfigError(
-            f"{what} must come out of JSON as it went in, so with keys of text and no tuples, got {given!r}"
+            f"{what} must be the same after it is written as JSON and read again: use keys of text and no "
+            f"tuples, got {given!r}"
         )

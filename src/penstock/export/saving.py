@@ -167,9 +167,9 @@ def save_for_run(path: str | os.PathLike[str], run: str, arguments: Mapping[str,
 
 def _save(model: Any, target: Path, features: Features, tables: tuple[Any, Any], options: SaveOptions) -> ExportReport:
     if not isinstance(features, Features):
-        raise ConfigError(f"features takes a penstock.Features, got {features!r}")
+        raise ConfigError(f"features must be a penstock.Features, got {features!r}")
     if not features.fitted:
-        raise ConfigError("features are not fitted: pass what features.fit(table) returned")
+        raise ConfigError("features are not fitted: pass the return value of features.fit(table)")
     exporter = exporter_for(model, features)
     with progress_shown() as progress:
         return save_exported(exporter, target, features, tables, options, progress)
@@ -197,7 +197,7 @@ def save_exported(
     exporter.check_inputs(features.inputs)
     exporter.place_tables(options.inline_limit, options.outside)
     with new_artifact(target, name=options.name) as draft:
-        progress.step("asking the model")
+        progress.step("running the model")
         asked = _ask(exporter, features, tables, options)
         _tell_what_ships(features, asked.probes, progress)
         _tell_what_is_unseen(exporter.doubt, asked, progress)
@@ -261,7 +261,7 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
     """
     probes = _encode(features, tables[0], "probes")
     if probes is None:
-        raise ConfigError("probes has no rows: an artifact is proved by the rows that ship in it")
+        raise ConfigError("probes has no rows: the artifact is verified with the rows that it ships")
     check = _encode(features, tables[1], "check") if tables[1] is not None else None
     answer = exporter.answer(probes.inputs)
     names = name_outputs(answer, options.outputs)
@@ -356,19 +356,19 @@ def _answered(exporter: ModelExporter, asked: Recorded, outputs: Sequence[Tensor
 
 
 def _prove(draft: Draft, asked: _Asked, made: MadeRows | None, progress: Progress) -> Proof:
-    progress.step("replaying all rows through what was written, in a fresh process")
+    progress.step("replaying all rows through the saved graphs, in a fresh process")
     besides = [part for part in (asked.check, *asked.derived) if part is not None and part.rows]
     try:
         return prove(draft.folder, check=joined(besides) if besides else None, made=made, digest=draft.digest)
     except ArtifactInvalid as error:  # as a graph that its own runtime cannot open
-        raise ExportRefused(f"what was written cannot be used: {error}") from error
+        raise ExportRefused(f"the saved graphs cannot be used: {error}") from error
 
 
 def _publish(draft: Draft, proof: Proof, progress: Progress, run: str | None) -> ExportReport:
     path = draft.publish()
     worst = ", ".join(f"{name} {difference:.3g}" for name, difference in proof.worst.items())
-    done = f"saved {path}" if run is None else "proved the model"  # a run's stage is gone before anybody could look
-    progress.note(f"{done}: {proof.rows} rows answered alike, greatest difference {worst}")
+    done = f"saved {path}" if run is None else "verified the model"  # a run's stage is gone before anybody could look
+    progress.note(f"{done}: the graphs match the model on {proof.rows} rows, greatest difference {worst}")
     return ExportReport(path=path, digest=draft.digest, rows=proof.rows, worst=dict(proof.worst))
 
 
@@ -391,12 +391,14 @@ def _recorded(asked: Recorded, names: Sequence[str], answer: ModelAnswer) -> Rec
 def _same_shape(answer: ModelAnswer, tensors: Sequence[Tensor]) -> ModelAnswer:
     """An answer to other rows; ConfigError where its outputs are not of the shapes and dtypes that they were of."""
     if len(answer.arrays) != len(tensors):
-        raise ConfigError(f"the model has {len(tensors)} outputs for the probes, and {len(answer.arrays)} for check")
+        raise ConfigError(
+            f"the model returns {len(tensors)} outputs for the probes, but {len(answer.arrays)} for check"
+        )
     for tensor, array in zip(tensors, answer.arrays, strict=True):
         (found,) = describe_outputs([tensor.name], [array], len(array) if array.ndim else 0)
         if found != tensor:
             raise ConfigError(
-                f"output {tensor.name!r} is {tensor.dtype}{list(tensor.shape)} a row for the probes, and "
+                f"output {tensor.name!r} is {tensor.dtype}{list(tensor.shape)} a row for the probes, but "
                 f"{found.dtype}{list(found.shape)} for check: a graph has one shape"
             )
     return answer
@@ -417,12 +419,12 @@ def agreed_classes(
     fits = any(tensor.shape[-1:] == (len(given),) for tensor in outputs)
     if not fits and not (len(given) == 2 and any(tensor.shape in ((), (1,)) for tensor in outputs)):
         shapes = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in outputs)
-        raise ConfigError(f"classes has {len(given)} entries, and no output has as many values a row: {shapes}")
+        raise ConfigError(f"classes has {len(given)} entries, but no output has as many values a row: {shapes}")
     return given
 
 
 def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -> None:
-    progress.note(f"{len(probes.rows)} probe rows ship in the artifact: who has it can read them")
+    progress.note(f"{len(probes.rows)} probe rows are stored in the artifact: everyone with access to it can read them")
     free = [name for name, kind in features.kinds.items() if isinstance(kind, Ids) and kind.size is None]
     if free and not probes.ids:  # ids that are looked up outside of the graph are checked there
         progress.note(
@@ -435,13 +437,13 @@ def _tell_what_is_unseen(doubt: str, asked: _Asked, progress: Progress) -> None:
     rows = len(asked.probes.rows) + (len(asked.check.rows) if asked.check else 0)
     if doubt and rows < ENOUGH_ROWS:
         progress.note(
-            f"{rows} rows are compared, which is few for this model: {doubt}; give all rows that were held out as "
-            f"check, {ENOUGH_ROWS} at least"
+            f"{rows} rows are compared, which is few for this model: {doubt}; pass all held-out rows as "
+            f"check, at least {ENOUGH_ROWS}"
         )
     if not _differ(asked.probes) and (asked.check is None or not _differ(asked.check)):
         progress.note(
-            "every batch that is replayed has one row again and again, so a model whose answer to a row depends on the "
-            "rows beside it cannot be seen; give two different rows or more, as probes or as check"
+            "every replayed batch repeats one row, so outputs that depend on other rows of the batch "
+            "cannot be detected: give at least two different rows, as probes or as check"
         )
 
 
@@ -454,8 +456,8 @@ def _check_size(folder: Path, max_bytes: int, format: str) -> None:  # noqa: A00
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if size > max_bytes:
         raise ExportRefused(
-            f"format {format!r}: the graphs have {size} bytes, and max_bytes is {max_bytes}: raise it, or make the "
-            "tables of the model smaller",
+            f"format {format!r}: the graphs have {size} bytes, more than max_bytes ({max_bytes}): raise "
+            "max_bytes, or make the tables of the model smaller",
             format=format,
         )
 
@@ -465,7 +467,7 @@ def _refuse_nan(recorded: Recorded, first_row: int) -> None:
         if array.dtype.kind == "f" and (rows := np.isnan(array).reshape(len(array), -1).any(axis=1)).any():
             row = first_row + int(rows.argmax())
             raise ExportRefused(
-                f"the model itself answers NaN: output {name!r}, row {row}; NaN is no answer",
+                f"the model itself returns NaN: output {name!r}, row {row}; NaN is not a valid output",
                 output=name,
                 row=row,
                 expected=math.nan,
@@ -479,9 +481,9 @@ def _ask_again(exporter: ModelExporter, recorded: Recorded, tolerance: tuple[flo
         if found.problem:
             raise _otherwise(
                 found,
-                "the model answers a row differently when it is asked again, as one that reads a clock, draws random "
-                "numbers, or has rows in a store where somebody trains meanwhile: "
-                f"output {name!r}, row {found.row}: first {found.expected!r}, then {found.got!r}",
+                "the model is not deterministic: a second run with the same row has another output. Check "
+                f"for a clock, random numbers, or rows in a store that is in training: output {name!r}, row "
+                f"{found.row}: first {found.expected!r}, then {found.got!r}",
             )
 
 
@@ -521,10 +523,10 @@ def _compare_apart(
             found = replace(found, row=first_row + places[found.row])
             raise _otherwise(
                 found,
-                f"the model answers a row otherwise in a batch of {len(places)} than among {len(recorded.rows)} rows, "
-                f"and its graph has one answer to it: output {name!r}, row {found.row}: {found.expected!r} among all, "
-                f"and {found.got!r} in the small batch; no answer may depend on the size of the batch, or on the rows "
-                "beside it",
+                f"the output of the model for a row depends on the batch: in a batch of {len(places)} it "
+                f"differs from that among {len(recorded.rows)} rows, and its graph has one output for it: "
+                f"output {name!r}, row {found.row}: {found.expected!r} among all, {found.got!r} in the small "
+                "batch; no output may depend on the size of the batch, or on other rows in it",
             )
 
 
@@ -538,7 +540,7 @@ def _answer_apart(exporter: ModelExporter, recorded: Recorded, places: Sequence[
     try:
         answer = exporter.answer({name: array[places] for name, array in recorded.inputs.items()})
     except ConfigError as error:
-        raise ExportRefused(f"the model takes {sizes}: {error}") from error
+        raise ExportRefused(f"the model accepts {sizes}: {error}") from error
     if len(answer.arrays) != len(recorded.outputs) or answer.names not in {None, tuple(recorded.outputs)}:
         raise ExportRefused(f"the model has the outputs {', '.join(recorded.outputs)} for {sizes}")
     return answer

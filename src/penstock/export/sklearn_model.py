@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 OPSETS: Final = {"": 18, "ai.onnx.ml": 3}
 """The versions of ONNX that are written: every converter of skl2onnx has these."""
 BRANCHES: Final = (
-    "trees take what steps before them compute, and in float32 a value that is rounded across a threshold takes "
-    "another branch, so that single rows can be answered far off"
+    "trees use values computed by steps before them, and in float32 a value that is rounded "
+    "across a threshold takes another branch, so that the output for single rows can differ much"
 )
 
 
@@ -53,8 +53,8 @@ def sklearn_exporter(model: Any, features: Features | None = None) -> SklearnExp
     classes = getattr(model, "classes_", None) if is_classifier(model) else None
     if isinstance(classes, list):
         raise ConfigError(
-            f"the {type(model).__name__} predicts {len(classes)} things at once, each with classes of its own: save a "
-            "classifier for each of them"
+            f"the {type(model).__name__} predicts {len(classes)} targets, each with classes of its own: "
+            "save a classifier for each of them"
         )
     return SklearnExporter(model, None if classes is None else classes.tolist())
 
@@ -79,19 +79,21 @@ class SklearnExporter(WholeModel):
         if columns is None:
             if len(inputs) > 1:
                 raise ConfigError(
-                    f"the features give the inputs {', '.join(names)}, and the model was fitted on an array: join them "
-                    "with Features(..., join='x') and fit on encode(...)['x'], or fit on a DataFrame of the inputs"
+                    f"the features have the inputs {', '.join(names)}, but the model was fitted on an array: join "
+                    "them with Features(..., join='x') and fit on encode(...)['x'], or fit on a DataFrame of the "
+                    "inputs"
                 )
             return
         if sorted(columns) != sorted(names):
             raise ConfigError(
-                f"the model was fitted on a DataFrame with the columns {', '.join(columns)}, and the features give "
-                f"{', '.join(names)}: fit it on pandas.DataFrame(features.encode(...)), or on encode(...)['x']"
+                f"the model was fitted on a DataFrame with the columns {', '.join(columns)}, but the features "
+                f"have {', '.join(names)}: fit it on pandas.DataFrame(features.encode(...)), or on "
+                "encode(...)['x']"
             )
         for tensor in inputs:
             if tensor.shape:
                 raise ConfigError(
-                    f"input {tensor.name!r} has {list(tensor.shape)} values a row, and a column of a DataFrame has one"
+                    f"input {tensor.name!r} has {list(tensor.shape)} values a row, but a column of a DataFrame has one"
                 )
 
     def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:
@@ -198,7 +200,7 @@ def _refuse_unlike(model: Any, format: str) -> None:  # noqa: A002  # the word u
     """Refuse what skl2onnx converts to something else, which only some rows show, and what it takes for a mistake."""
     for path, part in parts_of(model):
         if reason := _unlike(part) or (_unlike_labels(part) if part is deciding_part(model) else ""):
-            raise ExportRefused(f"{told(path, part)} does not convert to ONNX: {reason}", format=format)
+            raise ExportRefused(f"{told(path, part)} cannot be converted to ONNX: {reason}", format=format)
 
 
 def _unlike_labels(part: Any) -> str:
@@ -215,8 +217,9 @@ def _unlike_labels(part: Any) -> str:
     if not decides or len(part.classes_) <= 2:
         return ""
     return (
-        "it predicts the class of the greatest decision value, and skl2onnx takes that of the greatest probability, "
-        "of which several are 1 in float32; use LogisticRegression, whose labels are the same in both"
+        "it predicts the class of the greatest decision value, but skl2onnx that of the greatest "
+        "probability, of which several are 1 in float32; use LogisticRegression, which has the same "
+        "labels in both"
     )
 
 
@@ -225,36 +228,36 @@ def _unlike(part: Any) -> str:
     names = class_names(part)
     if "sklearn.TunedThresholdClassifierCV" in names:
         return (
-            "skl2onnx leaves the threshold out, so that other labels would be served; save its estimator_, and compare "
-            "the probabilities with its best_threshold_"
+            "skl2onnx ignores the threshold, so that other labels would be served; save its estimator_, "
+            "and compare the probabilities with its best_threshold_"
         )
     if "sklearn.CalibratedClassifierCV" in names and part.method == "isotonic":
         return (
-            "with method='isotonic' skl2onnx takes the nearest of the points that were fitted, where scikit-learn goes "
-            "from one to the next; use method='sigmoid'"
+            "with method='isotonic' skl2onnx uses the nearest fitted point, where scikit-learn "
+            "interpolates; use method='sigmoid'"
         )
     if "sklearn.VotingClassifier" in names and part.voting == "hard":
         return (
-            "with voting='hard' skl2onnx counts the most probable class of each member, and not what it predicts; use "
-            "voting='soft', whose members need predict_proba"
+            "with voting='hard' skl2onnx counts the most probable class of each member, and not its "
+            "prediction; use voting='soft', which requires predict_proba"
         )
     if "sklearn.KBinsDiscretizer" in names and part.encode == "onehot":
-        return "with encode='onehot', its default, it gives a sparse matrix; encode='onehot-dense' gives the same"
+        return "with encode='onehot', its default, it returns a sparse matrix; use encode='onehot-dense'"
     if _has_empty_column(part):
         remedy = ", or set keep_empty_features=True" if "sklearn.SimpleImputer" in names else ""
         return (
-            "in one of its columns every value that it was fitted with is missing, and skl2onnx takes no such column; "
-            f"leave it out{remedy}"
+            "one of its columns had only missing values when it was fitted, which skl2onnx does not "
+            f"support; remove the column{remedy}"
         )
     if parameter := own_function(part):
         return (
-            f"{parameter}= is a function, and a graph holds no code; prepare the text with it before it comes to the "
-            "features"
+            f"{parameter}= is a function, and a graph holds no code; prepare the text before it is passed "
+            "to the features"
         )
     if "sklearn.Pipeline" in names:
         idle = [name for name, step in part.steps if step is None or step == "passthrough"]
         if idle:
-            return f"skl2onnx takes no step that passes everything through, such as {idle[0]!r}; leave it out"
+            return f"skl2onnx does not support a step that passes everything through, such as {idle[0]!r}; remove it"
     return ""
 
 

@@ -92,7 +92,7 @@ def _inside(value: Any) -> list[Any]:
 def refusal_of(model: Any, error: Exception) -> str:
     """A sentence that says which part of `model` does not convert, why, and what can be done where that is known."""
     path, part = _culprit(parts_of(model), error)
-    return f"{told(path, part)} does not convert to ONNX: {_reason(part, error)}"
+    return f"{told(path, part)} cannot be converted to ONNX: {_reason(part, error)}"
 
 
 def _walk(path: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
@@ -152,8 +152,8 @@ def _reason(part: Any, error: Exception) -> str:
     text = str(error).strip()
     if NO_CONVERTER & class_names(error) or (isinstance(error, KeyError) and error.args == (type(part),)):
         return (
-            "skl2onnx has no converter for its class; put one of another class in its place, or, where it prepares "
-            "inputs, prepare them before they come to the features"
+            "skl2onnx has no converter for its class; use one of another class instead, or, if it "
+            "prepares inputs, prepare them before they are passed to the features"
         )
     text = text if len(text) <= REASON_CHARS else f"{text[:REASON_CHARS]} [...]"
     return text if error.__cause__ is None else f"{text} ({error.__cause__})"

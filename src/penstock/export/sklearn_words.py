@@ -36,14 +36,15 @@ def words_of(part: Any, operator: Any, scope: Any) -> Words:
     (text,) = operator.inputs
     if not text.is_root:
         raise ValueError(
-            "it takes text that another step gives, and the runtime makes lower case and words of it in another way "
-            "than Python; have it take a column as it is, and prepare the text before it comes to the features"
+            "its text is the output of another step, and the runtime lowercases and tokenizes it "
+            "differently than Python; use a column directly, and prepare the text before it is passed to "
+            "the features"
         )
     if lost := sorted(term for term in part.vocabulary_ if not term or END_OF_WORD in term):
         raise ValueError(
-            f"it counts the term {lost[0]!r}, which no graph can be given: {END_OF_WORD!r} stands between terms, and "
-            "an empty term is not seen; take such characters out of the text before it comes to the features, and let "
-            "the pattern of a word match one character at least"
+            f"it counts the term {lost[0]!r}, which a graph cannot store: {END_OF_WORD!r} separates "
+            "terms, and an empty term is lost; remove such characters from the text before it is passed "
+            "to the features, and let the pattern of a word match at least one character"
         )
     words = scope.declare_local_input("words", StringTensorType([None, 1]))
     words.init_status(is_fed=True, is_root=True)

@@ -69,8 +69,8 @@ def exported_module(model: Any, *, offloaded: bool = False) -> Any:
     for name, module in model.named_modules():
         if "penstock.Offloaded" in class_names(module) and not offloaded:
             raise ConfigError(
-                f"{name or 'the model'} has its rows in a training store: give save what penstock.embeddings.offload "
-                "returned, in place of the model"
+                f"{name or 'the model'} has its rows in a training store: pass the object that "
+                "penstock.embeddings.offload returned to save, not the model"
             )
         if class_names(module) & SHARDED:
             raise ConfigError(
@@ -80,7 +80,7 @@ def exported_module(model: Any, *, offloaded: bool = False) -> Any:
             )
     devices = {tensor.device.type for tensor in (*model.parameters(), *model.buffers())}
     if "meta" in devices:
-        raise ConfigError("the model is on the meta device: it has no weights; load them first")
+        raise ConfigError("the model is on the meta device and has no weights; load them first")
     return model if devices <= {"cpu"} else copy.deepcopy(model).to("cpu")
 
 
@@ -103,7 +103,7 @@ class TorchExporter(WholeModel):
         for tensor in inputs:
             if tensor.dtype == "str":
                 raise ConfigError(
-                    f"feature {tensor.name!r} is Text, and PyTorch has no tensors of text: use Hashed or Vocabulary"
+                    f"feature {tensor.name!r} is Text, but PyTorch has no tensors of text: use Hashed or Vocabulary"
                 )
             if not tensor.name.isidentifier() or keyword.iskeyword(tensor.name) or tensor.name == "self":
                 raise ConfigError(
@@ -142,8 +142,8 @@ class TorchExporter(WholeModel):
         if self._written:
             names = ", ".join(map(repr, sorted(self._written)))
             raise ExportRefused(
-                f"the model writes to its buffer {names} when it is asked, so its "
-                "answers could depend on what was asked before: write to it only where self.training is True",
+                f"the model writes to its buffer {names} during inference, so its outputs could depend on "
+                "earlier calls: write to it only where self.training is True",
                 format=format,
             )
         with quietly(), _asked(self._model):
@@ -162,7 +162,7 @@ def torch_export(trace: Callable[[], T], format: str) -> T:  # noqa: A002
         raise
     except Exception as error:  # torch.export raises the model's errors, and many of its own
         raise ExportRefused(
-            f"torch.export cannot follow the model for batches of any size: {_reason(error)}", format=format
+            f"torch.export cannot trace the model for batches of any size: {_reason(error)}", format=format
         ) from error
 
 
@@ -178,7 +178,7 @@ def write_program(program: Any, format: str, path: Path, signature: GraphSignatu
     except ImportError as error:
         raise ConfigError(f"{error}; to export to ONNX: pip install 'penstock[torch]'") from error
     except Exception as error:  # both writers have errors of their own, and of no common kind
-        raise ExportRefused(f"the model cannot be written as {format}: {_reason(error)}", format=format) from error
+        raise ExportRefused(f"the model cannot be exported to {format}: {_reason(error)}", format=format) from error
 
 
 @contextlib.contextmanager

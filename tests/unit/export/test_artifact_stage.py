@@ -101,7 +101,7 @@ def raising(stage, monkeypatch):
 def test_a_value_at_which_the_graph_raises_is_the_callers(raising, change, column, shown):
     (refused,) = raising().predict([{**ROWS[0], **change}])
     assert isinstance(refused, ps.InvalidItem)
-    assert str(refused) == f"{shown} is no value that the model takes at `$.{column}`"
+    assert str(refused) == f"{shown} is not a value that the model accepts at `$.{column}`"
 
 
 def test_a_batch_at_which_the_graph_raises_is_run_again_in_halves_first(raising):
@@ -210,7 +210,7 @@ def test_a_worker_opens_the_version_and_does_not_look_at_current(saved, tmp_path
 def test_a_folder_with_versions_and_without_current_is_told_as_that(saved, tmp_path):
     publish_artifact(saved["path"], tmp_path / "models")
     (tmp_path / "models" / "CURRENT").unlink()
-    with pytest.raises(ps.ArtifactInvalid, match="models is no model directory: there is no file CURRENT"):
+    with pytest.raises(ps.ArtifactInvalid, match="models is not a model directory: it has no file CURRENT"):
         ps.export.load(tmp_path / "models")
 
 

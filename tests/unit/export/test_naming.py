@@ -45,7 +45,7 @@ def test_a_model_s_value_is_split_into_its_outputs(value, parts, names):
 
 
 def test_a_key_that_is_no_text_is_refused():
-    with pytest.raises(ConfigError, match="a dict with the key 3; the name of an output is a string"):
+    with pytest.raises(ConfigError, match="a dict with the key 3; the name of an output must be a string"):
         split_outputs({3: 1})
 
 
@@ -68,13 +68,13 @@ def test_an_output_has_its_own_name_or_the_given_one_or_a_default(answered, give
 @pytest.mark.parametrize(
     ("answered", "given", "reason"),
     [
-        (answer(0), None, "answers nothing"),
-        (answer(2), ["a"], "has 1 names, and the model has 2 outputs"),
+        (answer(0), None, "returns nothing"),
+        (answer(2), ["a"], "has 1 names, but the model has 2 outputs"),
         (answer(2, names=("b", "a")), ["a", "b"], "the model names its outputs itself: b, a; leave outputs= out"),
-        (answer(names=("_a",)), None, "'_a': a name that starts with `_` is kept for later"),
+        (answer(names=("_a",)), None, "'_a': names that start with `_` are reserved"),
         (answer(), [""], "not empty, got ''"),
-        (answer(), ["a\n"], "can be printed"),
-        (answer(), [1], "is a text .*, got 1"),
+        (answer(), ["a\n"], "must be printable"),
+        (answer(), [1], "must be printable .*, got 1"),
         (answer(2), ["a", "a"], "two outputs have the name 'a'"),
     ],
 )
@@ -100,7 +100,7 @@ def test_outputs_are_described_without_their_batch_axis():
     [
         (np.float32(1), r"'a' has the shape \[\] for 4 rows: its first axis must be the batch"),
         (np.zeros(3), r"'a' has the shape \[3\] for 4 rows"),
-        (np.zeros(4, np.complex64), "'a' is of dtype complex64, which JSON has no word for"),
+        (np.zeros(4, np.complex64), "'a' has the dtype complex64, which JSON does not support"),
     ],
 )
 def test_outputs_without_a_row_for_each_row_are_refused(array, reason):

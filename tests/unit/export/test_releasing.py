@@ -55,8 +55,8 @@ def test_what_is_published_already_is_told_and_how_to_go_to_it(there, capsys):
     )
     assert publish(there.parent / "a", there) == 1
     assert told(capsys)[-1] == (
-        f"penstock: {there.parent}/a is version 1 of {there} already, and version 2 is current: nothing was changed; "
-        f"to go to it: penstock artifact rollback '{there}' --to 1"
+        f"penstock: {there.parent}/a is version 1 of {there} already, but version 2 is current: nothing was changed; "
+        f"to switch to it: penstock artifact rollback '{there}' --to 1"
     )
 
 
@@ -69,18 +69,18 @@ def test_rollback_answers_the_number_and_tells_both(there, capsys):
     assert rollback(there, to=1) == 1
     assert told(capsys) == [f"penstock: version 1 of {there} is current already: nothing was changed"]
     assert rollback(there, 2) == 2
-    with pytest.raises(ps.ConfigError, match="has no version 3; it has 2, 1"):
+    with pytest.raises(ps.ConfigError, match="has no version 3; versions: 2, 1"):
         rollback(there, 3)
 
 
 @pytest.mark.parametrize("path", [None, 1, "", b"bytes", ["a"], "a\0b", "\ud800"])
 def test_what_is_no_path_is_refused(there, path):
-    with pytest.raises(ps.ConfigError, match="artifact takes the path of a folder, got"):
+    with pytest.raises(ps.ConfigError, match="artifact must be the path of a directory, got"):
         publish(path, there)
     for call in (lambda: publish(there.parent / "a", path), lambda: rollback(path)):
-        with pytest.raises(ps.ConfigError, match="model_dir takes the path of a folder, got"):
+        with pytest.raises(ps.ConfigError, match="model_dir must be the path of a directory, got"):
             call()
-    with pytest.raises(ps.ConfigError, match="path takes the path of a folder, got"):
+    with pytest.raises(ps.ConfigError, match="path must be the path of a directory, got"):
         load(path)
     assert not there.exists()
 
@@ -93,6 +93,6 @@ def test_what_is_no_argument_is_refused(there):
 
 
 def test_an_artifact_that_is_none_makes_no_model_directory(there):
-    with pytest.raises(ps.ArtifactInvalid, match="nowhere is no artifact: there is no such folder; nothing was"):
+    with pytest.raises(ps.ArtifactInvalid, match="is not an artifact: the directory does not exist; nothing was"):
         publish(there.parent / "nowhere", there)
     assert not there.exists()

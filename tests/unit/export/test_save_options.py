@@ -29,30 +29,34 @@ FITTING = {
         ("name", "a b", r"name: a service's name is of letters, digits and `\._-`.*, got 'a b'"),
         ("name", "..", r"got '\.\.'"),
         ("name", None, "got None"),
-        ("batch", 32, r"batch takes a penstock\.Batch, got 32"),
-        ("tolerance", 1e-5, "tolerance takes two numbers from 0"),
-        ("tolerance", (1e-5,), "tolerance takes two numbers"),
-        ("tolerance", (1e-5, -1), "tolerance takes two numbers"),
-        ("tolerance", (math.nan, 0), "tolerance takes two numbers"),
-        ("tolerance", (math.inf, 0), "tolerance takes two numbers"),
-        ("tolerance", (True, 0), "tolerance takes two numbers"),
-        ("max_bytes", 0, "max_bytes must be a whole number of at least 1, got 0"),
-        ("max_bytes", 1.5, r"max_bytes must be a whole number of at least 1, got 1\.5"),
+        ("batch", 32, r"batch must be a penstock\.Batch, got 32"),
+        ("tolerance", 1e-5, "tolerance must be two numbers of at least 0"),
+        ("tolerance", (1e-5,), "tolerance must be two numbers"),
+        ("tolerance", (1e-5, -1), "tolerance must be two numbers"),
+        ("tolerance", (math.nan, 0), "tolerance must be two numbers"),
+        ("tolerance", (math.inf, 0), "tolerance must be two numbers"),
+        ("tolerance", (True, 0), "tolerance must be two numbers"),
+        ("max_bytes", 0, "max_bytes must be an integer of at least 1, got 0"),
+        ("max_bytes", 1.5, r"max_bytes must be an integer of at least 1, got 1\.5"),
         ("max_bytes", True, "max_bytes must be"),
-        ("inline_limit", 0, "inline_limit must be a whole number of at least 1, got 0"),
-        ("shard_bytes", 0.5, "shard_bytes must be a whole number of at least 1, got 0.5"),
-        ("outside", "user", "outside takes a list of the paths of layers, got 'user'"),
-        ("outputs", "probability", "outputs takes a list that is not empty, got 'probability'"),
-        ("outputs", [], "outputs takes a list"),
-        ("outputs", ["_a"], "kept for later"),
-        ("formats", "onnx", "formats takes a list that is not empty, got 'onnx'"),
-        ("classes", [], "classes takes a list"),
-        ("classes", [object()], "classes must be what JSON can carry"),
-        ("classes", [math.nan], "classes must be what JSON can carry"),
-        ("metadata", [], r"metadata takes a dict, got \[\]"),
-        ("metadata", {"a": object()}, "metadata must be what JSON can carry"),
-        ("metadata", {"a": math.inf}, "metadata must be what JSON can carry"),
-        ("metadata", {1: "a"}, "metadata must come out of JSON as it went in, so with keys of text"),
+        ("inline_limit", 0, "inline_limit must be an integer of at least 1, got 0"),
+        ("shard_bytes", 0.5, "shard_bytes must be an integer of at least 1, got 0.5"),
+        ("outside", "user", "outside must be a list of the paths of layers, got 'user'"),
+        ("outputs", "probability", "outputs must be a list that is not empty, got 'probability'"),
+        ("outputs", [], "outputs must be a list"),
+        ("outputs", ["_a"], "are reserved"),
+        ("formats", "onnx", "formats must be a list that is not empty, got 'onnx'"),
+        ("classes", [], "classes must be a list"),
+        ("classes", [object()], "classes must be valid as JSON"),
+        ("classes", [math.nan], "classes must be valid as JSON"),
+        ("metadata", [], r"metadata must be a dict, got \[\]"),
+        ("metadata", {"a": object()}, "metadata must be valid as JSON"),
+        ("metadata", {"a": math.inf}, "metadata must be valid as JSON"),
+        (
+            "metadata",
+            {1: "a"},
+            "metadata must be the same after it is written as JSON and read again, so with keys of text",
+        ),
         ("metadata", {"a": (1, 2)}, "no tuples, got"),
     ],
 )
@@ -72,7 +76,7 @@ def test_each_format_is_written_once():
 
 def test_a_format_that_the_framework_has_not_is_refused():
     options = SaveOptions(**{**FITTING, "formats": ["saved_model"]})
-    with pytest.raises(ConfigError, match="'saved_model' cannot be made of torch; it can be onnx or pt2"):
+    with pytest.raises(ConfigError, match="torch cannot be exported to 'saved_model'; supported: onnx or pt2"):
         options.chosen_formats(("onnx", "pt2"), "torch")
 
 
@@ -91,5 +95,5 @@ def test_a_path_where_something_is_cannot_be_the_target(tmp_path):
             check_free_path(path)
     assert check_free_path(str(tmp_path / "new")) == tmp_path / "new"
     for path in ("", None, 3):
-        with pytest.raises(ConfigError, match="path takes the path of the folder to make"):
+        with pytest.raises(ConfigError, match="path must be the path of the directory to create"):
             check_free_path(path)

@@ -126,9 +126,9 @@ def test_what_is_saved_is_proved_and_opens_again(tmp_path):
     assert artifact.features == features()
     assert {"python", "penstock", "numpy", "onnxruntime"} == set(manifest.libraries)
     assert list(report.path.parent.iterdir()) == [report.path]
-    assert heard.steps[0] == "asking the model"
-    assert heard.notes[0] == "2 probe rows ship in the artifact: who has it can read them"
-    assert "6 rows answered alike" in heard.notes[-1]
+    assert heard.steps[0] == "running the model"
+    assert heard.notes[0] == "2 probe rows are stored in the artifact: everyone with access to it can read them"
+    assert "6 rows, greatest difference" in heard.notes[-1]
 
 
 def test_the_manifest_says_when_and_from_which_commit(tmp_path, monkeypatch):
@@ -159,7 +159,7 @@ def test_an_answer_that_differs_is_refused_with_format_output_row_and_both_value
 
 def test_a_graph_that_its_own_runtime_cannot_open_is_refused(tmp_path):
     error = refusal(tmp_path, ExportRefused, Exporter(written=b"no graph"))
-    assert "what was written cannot be used" in str(error)
+    assert "the saved graphs cannot be used" in str(error)
     assert "onnx" in str(error)
 
 
@@ -170,7 +170,7 @@ def test_a_wider_tolerance_lets_it_pass(tmp_path):
 
 def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
     error = refusal(tmp_path, ExportRefused, Exporter(lambda answers, asked: answers + asked))
-    assert "reads a clock, draws random numbers" in str(error)
+    assert "Check for a clock, random numbers" in str(error)
     assert error.output == "probability"
     assert error.got - error.expected == pytest.approx(1)
 
@@ -178,18 +178,18 @@ def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "told", "row"),
     [
-        (4, "in a batch of 1 than among 2 rows", 0),
-        (5, "in a batch of 1 than among 2 rows", 1),
-        (6, "in a batch of 3 than among 2 rows", 0),
-        (8, "in a batch of 1 than among 4 rows", 3),
-        (11, "in a batch of 3 than among 4 rows", 2),
+        (4, "in a batch of 1 it differs from that among 2 rows", 0),
+        (5, "in a batch of 1 it differs from that among 2 rows", 1),
+        (6, "in a batch of 3 it differs from that among 2 rows", 0),
+        (8, "in a batch of 1 it differs from that among 4 rows", 3),
+        (11, "in a batch of 3 it differs from that among 4 rows", 2),
     ],
 )
 def test_a_model_that_answers_a_row_otherwise_in_a_small_batch_is_refused(tmp_path, asked, told, row):
     """Its graph answers every batch as the model answers all rows at once, so the proof finds nothing."""
     exporter = Exporter(lambda answers, call: answers * 2 if call == asked else answers)
     error = refusal(tmp_path, ExportRefused, exporter, probes=ROWS[:2], check=ROWS)
-    assert f"the model answers a row otherwise {told}, and its graph has one answer to it" in str(error)
+    assert f"depends on the batch: {told}, and its graph has one output for it" in str(error)
     assert (error.format, error.output, error.row, exporter.asked) == ("", "probability", row, asked)
     assert error.got == pytest.approx(2 * error.expected)
 
@@ -208,7 +208,7 @@ def test_a_model_is_asked_about_two_tables_twice_and_in_small_batches(tmp_path):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda answers: answers.reshape(()), "'float32 (1,)' among all, and 'float32 ()' in the small batch"),
+        (lambda answers: answers.reshape(()), "'float32 (1,)' among all, 'float32 ()' in the small batch"),
         (lambda answers: ModelAnswer([answers, answers]), "has the outputs probability for batches of 2, and not of 1"),
         (lambda answers: ModelAnswer([answers], ("odds",)), "the outputs probability for batches of 2, and not of 1"),
     ],
@@ -225,7 +225,7 @@ def test_a_model_that_fails_on_one_row_is_refused_in_its_own_words(tmp_path):
         return answers
 
     error = refusal(tmp_path, ExportRefused, Exporter(fail))
-    assert str(error) == "the model takes batches of 2, and not of 1: predict raised ValueError: too few"
+    assert str(error) == "the model accepts batches of 2, and not of 1: predict raised ValueError: too few"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, ROWS_APART - 1, ROWS_APART, ROWS_APART + 1, 1000, 10**9])
@@ -251,7 +251,7 @@ def test_nan_of_the_model_itself_is_refused_with_its_row(tmp_path, asked, wrong,
         return answers
 
     error = refusal(tmp_path, ExportRefused, Exporter(change), probes=ROWS[:2], check=ROWS)
-    assert "the model itself answers NaN" in str(error)
+    assert "the model itself returns NaN" in str(error)
     assert error.row == row
 
 
@@ -279,14 +279,14 @@ def test_the_rows_of_tables_outside_are_not_counted_against_max_bytes(tmp_path):
 
 def test_a_model_without_tables_has_none_to_leave_outside(tmp_path):
     error = refusal(tmp_path, ConfigError, Exporter(), outside=["user"])
-    assert "outside has 'user', which is the path of no table: the model has all of its weights" in str(error)
+    assert "'user', which is not the path of a table: all weights of this model are in the graph" in str(error)
 
 
 def test_graphs_beyond_max_bytes_are_refused(tmp_path):
     size = len(tiny_artifacts.graph())
     saved(tmp_path, Exporter(), max_bytes=size)
     error = refusal(tmp_path / "other", ExportRefused, Exporter(), max_bytes=size - 1)
-    assert f"the graphs have {size} bytes, and max_bytes is {size - 1}" in str(error)
+    assert f"the graphs have {size} bytes, more than max_bytes ({size - 1})" in str(error)
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt(), OSError(28, "No space left on device"), ExportRefused("no")])
@@ -304,13 +304,13 @@ def test_a_graph_that_is_none_is_refused(tmp_path):
         ({"probes": []}, "probes has no rows"),
         ({"probes": [{**ROWS[0], "age": "old"}]}, r"probes: .* at `\$\[0\]\.age`"),
         ({"check": [ROWS[0], {**ROWS[0], "age": "old"}]}, r"check: .* at `\$\[1\]\.age`"),
-        ({"outputs": ["a", "b"]}, "has 2 names, and the model has 1 outputs"),
+        ({"outputs": ["a", "b"]}, "has 2 names, but the model has 1 outputs"),
         (
             {"classes": ["a", "b", "c"]},
-            r"classes has 3 entries, and no output has as many values a row: probability \[\]",
+            r"classes has 3 entries, but no output has as many values a row: probability \[\]",
         ),
-        ({"classes": ["a"]}, r"classes has 1 entries, and no output has as many values a row"),
-        ({"formats": ["pt2"]}, "'pt2' cannot be made of onnxruntime; it can be onnx"),
+        ({"classes": ["a"]}, r"classes has 1 entries, but no output has as many values a row"),
+        ({"formats": ["pt2"]}, "onnxruntime cannot be exported to 'pt2'; supported: onnx"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, options, reason):
@@ -355,7 +355,7 @@ def test_outputs_of_another_shape_for_the_rows_to_check_are_refused(tmp_path):
         return answers if len(answers) == 2 else answers[:, None]
 
     error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
-    assert "output 'probability' is float32[] a row for the probes, and float32[1] for check" in str(error)
+    assert "output 'probability' is float32[] a row for the probes, but float32[1] for check" in str(error)
 
 
 def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
@@ -363,7 +363,7 @@ def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
         return answers if len(answers) == 2 else ModelAnswer([answers, answers])
 
     error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
-    assert "the model has 1 outputs for the probes, and 2 for check" in str(error)
+    assert "the model returns 1 outputs for the probes, but 2 for check" in str(error)
 
 
 IDENTITY = onnx_bytes.model(
@@ -460,8 +460,8 @@ def test_few_rows_for_a_model_in_doubt_are_told_with_their_number(tmp_path, doub
     many = (ROWS * 75)[:check] if check else None
     saved(tmp_path, exporter, probes=ROWS[:probes], check=many, heard=heard)
     notes = [note for note in heard.notes if "are compared" in note]
-    words = f"{told} rows are compared, which is few for this model: it rounds; give all rows that were held out as "
-    assert notes == ([] if told is None else [f"{words}check, 300 at least"])
+    words = f"{told} rows are compared, which is few for this model: it rounds; pass all held-out rows as "
+    assert notes == ([] if told is None else [f"{words}check, at least 300"])
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_few_rows_for_a_model_in_doubt_are_told_with_their_number(tmp_path, doub
 def test_it_is_told_where_no_batch_has_two_different_rows(tmp_path, probes, check, told):
     heard = Heard()
     saved(tmp_path, Exporter(), probes=probes, check=check, heard=heard)
-    assert any("depends on the rows beside it cannot be seen" in note for note in heard.notes) is told
+    assert any("depend on other rows of the batch cannot be detected" in note for note in heard.notes) is told
 
 
 def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
@@ -485,8 +485,8 @@ def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
     fitting = {"features": features(), "probes": ROWS}
     unfitted = ps.Features({"age": ps.features.Numeric(scale="standard")})
     for options, reason in [
-        ({"features": {}}, r"features takes a penstock\.Features, got \{\}"),
-        ({"features": unfitted}, "features are not fitted: pass what features.fit"),
+        ({"features": {}}, r"features must be a penstock\.Features, got \{\}"),
+        ({"features": unfitted}, "features are not fitted: pass the return value of features.fit"),
         ({"name": "a b"}, "a service's name"),
         ({"batch_size": 3}, "there is no 'batch_size' here"),
         ({}, "model is a builtins.object: save takes a torch.nn.Module"),
@@ -525,8 +525,8 @@ def test_a_model_that_is_saved_by_itself_has_no_run(tmp_path):
     [
         ({"path": "here"}, "penstock.export.save: there is no 'path' here"),
         ({"batch_size": 3}, "penstock.export.save: there is no 'batch_size' here"),
-        ({"features": {}}, r"features takes a penstock\.Features, got \{\}"),
-        ({"max_bytes": 0}, "max_bytes must be a whole number of at least 1"),
+        ({"features": {}}, r"features must be a penstock\.Features, got \{\}"),
+        ({"max_bytes": 0}, "max_bytes must be an integer of at least 1"),
     ],
 )
 def test_what_a_run_saves_is_checked_as_the_arguments_of_save_are(tmp_path, change, said):

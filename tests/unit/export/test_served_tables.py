@@ -38,7 +38,7 @@ async def test_an_explained_answer_tells_how_many_of_its_ids_were_not_found(save
             {"score": answer(5, 1)},
             {"score": answer(2, 1), "_missing": {"user": 1}},
         ]
-        with pytest.raises(ps.InvalidItem, match="table 'item' has the ids from 0 to 3, and 4 is looked up"):
+        with pytest.raises(ps.InvalidItem, match="table 'item' has the ids from 0 to 3, but id 4 was requested"):
             await service.predict(rows[2])
 
 
@@ -52,7 +52,7 @@ async def test_an_id_of_which_nobody_knows_the_row_fails_its_item_alone(tmp_path
     for user, outcome in zip(users, found, strict=True):
         if user % 5 == 4:
             assert isinstance(outcome, ps.InvalidItem)
-            assert str(outcome) == "table 'item' has the ids from 0 to 3, and 4 is looked up"
+            assert str(outcome) == "table 'item' has the ids from 0 to 3, but id 4 was requested"
         else:
             assert outcome["score"] == answer(user, 1)
 
@@ -72,7 +72,7 @@ async def test_altered_rows_are_served_unless_somebody_asks_for_them_to_be_check
     artifact, file = altered
     async with ps.export.load(artifact).configured(inline=True) as service:
         assert await service.predict({"user": 5, "age": 0.0}) == {"score": answer(5, 0)}
-    with pytest.raises(ps.ArtifactInvalid, match="is not as it was saved: its sha256 is") as caught:
+    with pytest.raises(ps.ArtifactInvalid, match="was changed after it was saved: its sha256 is") as caught:
         load_folder(str(artifact), ArtifactOptions(verify_rows=True))
     assert caught.value.file == file
 
@@ -89,7 +89,7 @@ def test_a_worker_checks_rows_that_may_be_others_than_its_service_has_checked(al
     """Of young files no stamp tells that they are as they were."""
     artifact, file = altered
     (spec,) = ps.export.load(artifact).stages
-    with pytest.raises(ps.ArtifactInvalid, match="is not as it was saved: its sha256 is") as caught:
+    with pytest.raises(ps.ArtifactInvalid, match="was changed after it was saved: its sha256 is") as caught:
         ArtifactStage().setup(**{**spec.setup, "verify_rows": True})
     assert caught.value.file == file
 
