@@ -99,7 +99,7 @@ def test_consumers_and_submitters_follow_the_name_after_a_planned_failover(pair,
         queue.until(lambda: queue.states()[JobState.SUCCEEDED] >= 4, "some jobs to be done")
         pair.fail_over()
         for each in working:
-            each.wait_for("the store does not answer: .*is a replica, which takes no changes")
+            each.wait_for("job store unavailable: .*is a read-only replica")
         pair.move_name()
         moved = time.monotonic()
         queue.until_done()
@@ -183,7 +183,7 @@ def test_a_replica_is_told_as_one_until_the_name_leads_elsewhere(pair, store):
     put(store)
     pair.fail_over()
     for call in (store.stats, lambda: take(store), lambda: put(store, "b")):
-        with pytest.raises(StoreUnavailable, match=rf"Redis at {NAME}:\d+ is a replica, which takes no changes"):
+        with pytest.raises(StoreUnavailable, match=rf"Redis at {NAME}:\d+ is a read-only replica"):
             call()
     pair.move_name()
     assert ids(take(store)) == ["a"]

@@ -155,9 +155,9 @@ def test_the_primary_is_found_where_the_first_sentinel_that_answers_says(primary
 @pytest.mark.parametrize(
     ("changed", "kind", "words"),
     [
-        ({"name": "prices"}, ConfigError, r"Sentinel at .*:\d+ watches no primary with the name 'prices'"),
-        ({"of_sentinels": "open"}, ConfigError, r"Sentinel at .*:\d+ refuses the user or the password"),
-        ({"password": "open"}, ConfigError, r"Redis at queue \(Sentinel .*\) refuses the user or the password"),
+        ({"name": "prices"}, ConfigError, r"Sentinel at .*:\d+ monitors no primary with the name 'prices'"),
+        ({"of_sentinels": "open"}, ConfigError, r"Sentinel at .*:\d+ rejected the user name or password"),
+        ({"password": "open"}, ConfigError, r"Redis at queue \(Sentinel .*\) rejected the user name or password"),
     ],
 )
 def test_a_url_that_no_sentinel_can_follow_is_told(sentinel, changed, kind, words):
@@ -182,11 +182,11 @@ def test_sentinels_that_are_not_there_are_told_each(sentinel):
     with pytest.raises(StoreUnavailable) as caught:
         open_store(url(*gone))
     for each in gone:
-        assert f"Sentinel at {each} cannot be reached: " in str(caught.value)
+        assert f"cannot connect to Sentinel at {each}: " in str(caught.value)
 
 
 def test_a_server_and_a_sentinel_that_were_confused_are_told_as_what_they_are(primary, sentinel):
-    with pytest.raises(ConfigError, match="is no Sentinel, but a Redis server"):
+    with pytest.raises(ConfigError, match="is not a Sentinel but a Redis server"):
         open_store(url(f"127.0.0.1:{primary.port}", of_sentinels=PASSWORD))
     with pytest.raises(ConfigError, match=r"is a Sentinel: write redis\+sentinel://HOST:PORT/NAME"):
         open_store(f"redis://:{OF_SENTINELS}@127.0.0.1:{sentinel.port}/0")

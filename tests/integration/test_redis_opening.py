@@ -50,13 +50,13 @@ def test_a_url_with_the_password_opens_the_queue_that_it_names(server):
 
 
 def test_without_the_password_or_with_another_one_it_is_not_opened(server):
-    assert "refuses the user or the password" in refusal(lambda: server.connect())
-    assert "refuses the user or the password" in refusal(lambda: server.connect(password="open-wheat"))
+    assert "rejected the user name or password" in refusal(lambda: server.connect())
+    assert "rejected the user name or password" in refusal(lambda: server.connect(password="open-wheat"))
 
 
 def test_a_user_who_may_not_do_what_a_queue_needs_is_told_so(server, client):
     client.acl_setuser("looker", enabled=True, passwords=["+look"], commands=["+info", "+get"], keys=["*"])
-    assert "does not let this user do" in refusal(lambda: server.connect(username="looker", password="look"))
+    assert "denies this user" in refusal(lambda: server.connect(username="looker", password="look"))
 
 
 def test_a_server_that_is_too_old_is_refused(server, monkeypatch):
@@ -71,7 +71,7 @@ def test_a_queue_of_another_version_is_refused_and_left_alone(server, client):
     client.hset(key, "schema", "99")
     told = refusal(lambda: server.connect("later", password=PASSWORD))
     assert told.startswith("queue later in Redis at ")
-    assert told.endswith(" has schema 99, and this Penstock knows 1")
+    assert told.endswith(" has schema 99, but this Penstock requires 1")
     assert client.hgetall(key) == {b"schema": b"99"}
 
 
@@ -82,8 +82,8 @@ def test_a_server_that_is_not_there_is_unavailable(tmp_path):
 
 
 @pytest.mark.parametrize(("asked", "told"), [
-    ("redis", "speaks TLS: write rediss://"),
-    ("rediss", "speaks no TLS: write redis://"),
+    ("redis", "requires TLS: write rediss://"),
+    ("rediss", "does not use TLS: write redis://"),
 ])  # fmt: skip
 def test_a_server_that_is_asked_with_tls_where_it_has_none_or_the_other_way_round_says_so(tmp_path, asked, told):
     openssl = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost")
@@ -108,7 +108,7 @@ def test_a_queue_has_a_plain_name(queue):
     pytest.importorskip("redis")
     from penstock.jobs.stores.redis_ import connect_redis
 
-    assert "the name of a queue has 1 to 64 of" in refusal(lambda: connect_redis(queue))
+    assert "the name of a queue must be 1 to 64 characters of" in refusal(lambda: connect_redis(queue))
 
 
 def test_a_server_that_refuses_us_while_we_use_it_is_unavailable(server, client):
@@ -116,7 +116,7 @@ def test_a_server_that_refuses_us_while_we_use_it_is_unavailable(server, client)
     store = server.connect(username="later", password="later")
     store.submit([NewJob("b")])
     client.acl_setuser("later", commands=["-evalsha"])
-    with pytest.raises(StoreUnavailable, match="does not let this user do"):
+    with pytest.raises(StoreUnavailable, match="denies this user"):
         store.get(["b"])
     client.acl_setuser("later", commands=["+evalsha"])
     assert [job.id for job in store.get(["b"])] == ["b"]

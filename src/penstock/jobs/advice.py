@@ -40,4 +40,4 @@ def find_advice(store: object) -> list[Advice]:
     """
     if isinstance(store, Advisable):
         return store.advice()
-    return [Advice("store", type(store).__name__, remedy="it tells nothing of its setup")]
+    return [Advice("store", type(store).__name__, remedy="this store reports no diagnostics")]

@@ -215,7 +215,7 @@ class Consumer:
 
     async def finished(self) -> None:
         """Returns when the queue is empty, if that is when to end; raises what a part of the consumer died of."""
-        assert self._finished is not None, "the consumer was never started"
+        assert self._finished is not None, "the consumer was not started"
         await self._finished
 
     def stop_accepting(self) -> None:
@@ -257,7 +257,10 @@ class Consumer:
         await self._lost.tell()
         self.renewing.stop()
         if len(self.holding):
-            log.warning("%d jobs are still leased: others get them when their leases run out", len(self.holding))
+            log.warning(
+                "shutting down with %d jobs still leased: other consumers claim them when their leases expire",
+                len(self.holding),
+            )
         with contextlib.suppress(*STORE_TROUBLE):
             await self._store_threads.run(self.store.close)
         self._end_threads()
@@ -285,10 +288,10 @@ class Consumer:
         """Why this process will not go on by itself, or ""."""
         now = self._clock.now()
         if self._loop is not None and not self._claiming.stopped and now - self._claiming.turned > STUCK_SECONDS:
-            return f"no attempt to claim has ended for {now - self._claiming.turned:.0f} s"
+            return f"no claim has finished for {now - self._claiming.turned:.0f} s"
         for job in self.holding.jobs():
             if job.overdue(now):
-                return f"job {job.claimed.id} has been in the step {job.step} for {now - job.step_began:.0f} s"
+                return f"job {job.claimed.id} has been in step {job.step} for {now - job.step_began:.0f} s"
         return ""
 
     def describe(self) -> dict[str, Any]:
@@ -322,7 +325,7 @@ class Consumer:
         jobs = self.renewing.run_out().to_renew
         if jobs:
             if not await self._store_threads.run(lambda: self.renewing.renew_over(self.store, jobs)):
-                raise StoreUnavailable("the store does not know whether leases were renewed")
+                raise StoreUnavailable("the store did not confirm the renewal of leases")
             self._commits.try_now()
             return LONGEST_RETRY_SECONDS
         return TICK_SECONDS if self._commits.behind else 0.0
@@ -446,7 +449,7 @@ class Consumer:
     @property
     def store(self) -> Store:
         """The store of this consumer, which is there once it was started."""
-        assert self._store is not None, "the consumer was never started"
+        assert self._store is not None, "the consumer was not started"
         return self._store
 
     def _look_whether_empty(self) -> None:
@@ -469,7 +472,7 @@ class Consumer:
             if error is None:
                 self._finished.set_result(None)
             else:
-                log.error("the consumer ends, after a drain, because of a mistake in it: %r", error)
+                log.error("internal error in the consumer, shutting down: %r", error)
                 self._finished.set_exception(error)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -239,7 +239,11 @@ class Deliveries:
             except TransferRefused as error:
                 if key not in self._left_to_others:
                     self._left_to_others.add(key)
-                    log.error("the output of job %s is left to a consumer that may move it: %s", delivery.job_id, error)  # noqa: TRY400
+                    log.error(  # noqa: TRY400
+                        "this consumer may not move the output of job %s and leaves it to another consumer: %s",
+                        delivery.job_id,
+                        error,
+                    )
                 continue
             lane = self._lanes.setdefault(target, Lane(now))
             if lane.takes(now):
@@ -283,7 +287,11 @@ class Deliveries:
     def _late(self, lane: Lane, move: Move) -> None:
         move.late = True
         seconds = self._options.download_timeout
-        log.warning("the output of job %s is not in its place after %g s", move.delivery.job_id, seconds)
+        log.warning(
+            "the output of job %s was not moved to its URL within %g s (download_timeout); still trying",
+            move.delivery.job_id,
+            seconds,
+        )
         self._forget(lane.failed(self._clock.now()))
 
     def _move(self, delivery: Delivery) -> bool:
@@ -295,10 +303,14 @@ class Deliveries:
                 if fence != delivery.fence:
                     self._transfers.discard_output(delivery.output, delivery.job_id, fence)
         except TransferFailed as error:
-            log.warning("the output of job %s is not in its place yet: %s", delivery.job_id, error)
+            log.warning("cannot move the output of job %s to its URL, trying again later: %s", delivery.job_id, error)
             return False
         except TransferRefused as error:  # to ask again would be in vain
-            what = "is lost" if delivery.fence else "had nothing to be moved, and what is beside it stays"
+            what = (
+                "was lost, it cannot be moved to its URL"
+                if delivery.fence
+                else "is not to be moved, but partial files of it cannot be removed"
+            )
             log.error("the output of job %s %s: %s", delivery.job_id, what, error)  # noqa: TRY400
         return True
 

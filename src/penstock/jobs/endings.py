@@ -51,7 +51,7 @@ def cause_of_death(attempts: Mapping[str, int]) -> str:
 
 def no_such_job(job_id: str) -> JobNotFound:
     """The error for an id that the store does not know."""
-    return JobNotFound(f"there is no job {job_id!r}: it was never submitted here, or is no longer kept")
+    return JobNotFound(f"there is no job {job_id!r}: it was not submitted to this queue, or was purged")
 
 
 def read_result(stored: StoredResult) -> Any:
@@ -71,7 +71,7 @@ def read_result(stored: StoredResult) -> Any:
         return msgspec.msgpack.decode(stored.body)
     if codec is Codec.NPY:
         if importlib.util.find_spec("numpy") is None:
-            raise ConfigError("the result is an array, and needs numpy: pip install 'penstock[numpy]'")
+            raise ConfigError("the result is an array and needs numpy: pip install 'penstock[numpy]'")
         from penstock.codec import numpy_
 
         return numpy_.read_npy(stored.body, Any)

@@ -183,7 +183,7 @@ def _as_given(body: bytes, content_type: str | None) -> InputBody:
         try:
             reader(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidItem(f"the input is not {content_type}: {invalid_item(error, body)}") from None
+            raise InvalidItem(f"the input is not valid {content_type}: {invalid_item(error, body)}") from None
     return InputBody(body, content_type)
 
 
@@ -192,8 +192,8 @@ def _writable(usual: Codec, named: Codec | None, content_type: str) -> Codec:
     if named in (Codec.JSON, Codec.MSGPACK) or named is usual:
         return Codec(named)
     raise ConfigError(
-        f"an object is written as application/json or application/msgpack, and an array also as application/x-npy; "
-        f"give bytes for {content_type!r}"
+        "an object can be sent as application/json or application/msgpack, an array also as "
+        f"application/x-npy; give bytes for {content_type!r}"
     )
 
 
@@ -204,7 +204,7 @@ def _written(value: Any, codec: Codec) -> bytes:
         try:
             return bytes(join_payload(numpy_.write_npy(value)))
         except TypeError as error:
-            raise InvalidItem(f"the input cannot be submitted: {error}") from None
+            raise InvalidItem(f"cannot encode the input: {error}") from None
     encode = _JSON if codec is Codec.JSON else _MSGPACK
     try:
         written = encode(value)
@@ -212,16 +212,16 @@ def _written(value: Any, codec: Codec) -> bytes:
         raise _explained(value, encode, error) from error
     # msgspec writes NaN and infinity as null.
     if codec is Codec.JSON and b"null" in written and (path := _place_of_nan(value)) is not None:
-        raise InvalidItem("the input has a NaN or an infinity, which JSON cannot carry,", path=path)
+        raise InvalidItem("the input has a NaN or an infinity, which JSON does not support,", path=path)
     return written
 
 
 def _explained(value: Any, encode: Callable[[Any], bytes], error: Exception) -> InvalidItem:
     """The error that says what in `value` cannot be written, and where."""
     if isinstance(error, RecursionError):
-        return InvalidItem("the input is nested too deeply, or holds itself")
+        return InvalidItem("the input is nested too deeply, or contains itself")
     reason = str(error).partition("; let the stage")[0]  # the way out of a stage is not a submitter's
-    return InvalidItem(f"the input cannot be submitted: {reason},", path=_place_of_unwritable(value, encode))
+    return InvalidItem(f"cannot encode the input: {reason},", path=_place_of_unwritable(value, encode))
 
 
 def _place_of_unwritable(value: Any, encode: Callable[[Any], bytes]) -> str:

@@ -91,15 +91,15 @@ class JobTarget:
         if codec is None or codec not in self._accepts:
             shown = cut_middle(content_type, _SHOWN_BYTES)
             raise FormatNotTaken(
-                f"service {self.service.name!r} does not take the content type {shown!r}; it takes "
+                f"service {self.service.name!r} does not accept the content type {shown!r}; it accepts "
                 f"{media_names(self._accepts)}"
             )
         offered = self._preferred(codec)
         answer = None if too_long(wanted) else answer_codec(wanted, offered)
         if answer is None:
             raise FormatNotGiven(
-                f"service {self.service.name!r} gives nothing of {cut_middle(accept, _SHOWN_BYTES)!r}; it gives "
-                f"{media_names(offered)}"
+                f"service {self.service.name!r} cannot produce {cut_middle(accept, _SHOWN_BYTES)!r}; it "
+                f"produces {media_names(offered)}"
             )
         return JobFormats(codec, answer[0], answer[1].decode())
 

@@ -40,36 +40,37 @@ class JobCollector(Collector):
         consumer, counters, queue = self._consumer, self._consumer.counters, self._consumer.queue
         yield _counter(
             "penstock_jobs_ended",
-            "Runs of jobs that this consumer has ended, by the state that they ended in.",
+            "Jobs that this consumer finished, by final state.",
             queue,
             "outcome",
             counters.ended,
         )
         yield _counter(
             "penstock_jobs_attempts",
-            "Attempts of this consumer that failed or were released, by cause. application: a stage raised. crash: a "
-            "worker died or hung. transfer: an input or output could not be moved. input: the job is at fault itself.",
+            "Attempts of this consumer that failed or were released, by cause. application: a stage "
+            "raised. crash: a worker died or hung. transfer: an input or output could not be "
+            "transferred. input: the input is invalid.",
             queue,
             "cause",
             counters.attempts,
         )
         yield _counter(
             "penstock_jobs_renewals",
-            "Leases renewed, by answer. unknown: the store did not answer. lost: another consumer has the job.",
+            "Lease renewals, by result. unknown: the store did not respond. lost: another consumer holds the job.",
             queue,
             "answer",
             {answer.value: n for answer, n in consumer.renewing.answers.items()},
         )
-        yield _gauge("penstock_jobs_held", "Jobs that this consumer has leased.", queue, len(consumer.holding))
+        yield _gauge("penstock_jobs_held", "Jobs that this consumer holds a lease of.", queue, len(consumer.holding))
         yield _gauge(
             "penstock_jobs_held_bytes",
-            "Bytes of inputs and results in memory. At max_held_bytes nothing more is claimed.",
+            "Bytes of inputs and results in memory. At max_held_bytes no more jobs are claimed.",
             queue,
             consumer.holding.nbytes,
         )
         steps = HistogramMetricFamily(
             "penstock_jobs_step_seconds",
-            "Time that each step of a job took. compute: the wait for a worker included.",
+            "Duration of each step of a job. compute includes the wait for a worker.",
             labels=("step",),
         )
         for step, histogram in counters.steps.items():
@@ -77,14 +78,17 @@ class JobCollector(Collector):
         yield steps
         yield from self._stats(queue)
         yield _gauge(
-            "penstock_jobs_store_up", "1 if the store answered the last call.", queue, float(consumer.store_watch.up)
+            "penstock_jobs_store_up",
+            "1 if the last call to the store succeeded.",
+            queue,
+            float(consumer.store_watch.up),
         )
 
     def _stats(self, queue: str) -> Iterator[Metric]:
         """What lay in the queue when the consumer last asked: at most some seconds ago."""
         stats = self._consumer.counters.stats
         states = GaugeMetricFamily(
-            "penstock_jobs_state", "Jobs in the queue, by state; of all consumers.", labels=("queue", "state")
+            "penstock_jobs_state", "Jobs in the queue, by state, over all consumers.", labels=("queue", "state")
         )
         if stats is not None:
             for state in JobState:
@@ -93,14 +97,14 @@ class JobCollector(Collector):
         if stats is not None:
             yield _gauge(
                 "penstock_jobs_oldest_waiting_seconds",
-                "How long the oldest waiting job has waited.",
+                "Time that the oldest waiting job has waited.",
                 queue,
                 stats.oldest_waiting,
             )
             yield _gauge(
                 "penstock_jobs_backlog_seconds",
-                "The waiting jobs times the seconds of model that one takes: divide by the workers to know when they "
-                "are done.",
+                "Estimated work in the queue: waiting jobs times model seconds per job. Divide by the number "
+                "of workers for the time to completion.",
                 queue,
                 stats.backlog_seconds,
             )

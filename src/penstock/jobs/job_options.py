@@ -67,7 +67,7 @@ class JobOptions:
         _check_priority(self.priority)
         _check_delay(self.delay)
         if self.deadline is not None and not _is_number(self.deadline):
-            raise ConfigError(f"deadline must be a moment in Unix seconds, got {self.deadline!r}")
+            raise ConfigError(f"deadline must be a time in Unix seconds, got {self.deadline!r}")
         if self.id is not None:
             _check_pattern("id", self.id, JOB_ID)
         if self.service != "":
@@ -92,8 +92,8 @@ def read_job_options(given: Mapping[str, Any], besides: tuple[str, ...] = ()) ->
         if name not in OPTION_NAMES and name not in besides:
             known = (*besides, *OPTION_NAMES)
             near = nearest(str(name), known, _LIKELY_NAME)
-            hint = f": did you mean {near!r}?" if near else f"; there are {', '.join(known)}"
-            raise ConfigError(f"a job has no {name!r}{hint}")
+            hint = f": did you mean {near!r}?" if near else f"; options: {', '.join(known)}"
+            raise ConfigError(f"a job has no option {name!r}{hint}")
     return JobOptions(**{name: value for name, value in given.items() if name not in besides})
 
 
@@ -111,7 +111,7 @@ def _is_number(value: object) -> bool:
 def _check_priority(priority: object) -> None:
     whole = isinstance(priority, int) and not isinstance(priority, bool)
     if not whole or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:  # type: ignore[operator]  # it is a number here
-        raise ConfigError(f"priority must be a whole number from {-MOST_PRIORITY} to {MOST_PRIORITY}, got {priority!r}")
+        raise ConfigError(f"priority must be an integer from {-MOST_PRIORITY} to {MOST_PRIORITY}, got {priority!r}")
 
 
 def _check_delay(delay: object) -> None:
@@ -121,13 +121,13 @@ def _check_delay(delay: object) -> None:
 
 def _check_pattern(name: str, value: object, pattern: re.Pattern[str]) -> None:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
-        raise ConfigError(f"{name} must be 1 to 128 of A-Z a-z 0-9 . _ -, got {value!r}")
+        raise ConfigError(f"{name} must be 1 to 128 characters of A-Z a-z 0-9 . _ -, got {value!r}")
 
 
 def _check_key(key: object) -> None:
     if key is None or (isinstance(key, str) and 1 <= len(key) <= LONGEST_KEY and key.isprintable()):
         return
-    raise ConfigError(f"key must be 1 to {LONGEST_KEY} characters that can be printed, got {key!r}")
+    raise ConfigError(f"key must be 1 to {LONGEST_KEY} printable characters, got {key!r}")
 
 
 def _check_url(name: str, url: object) -> None:
@@ -136,9 +136,7 @@ def _check_url(name: str, url: object) -> None:
         return
     if not isinstance(url, str) or not 0 < len(url) <= LONGEST_URL or not url.isprintable():
         shown = masked(url)[:200] if isinstance(url, str) else url
-        raise ConfigError(
-            f"{name} must be a URL of at most {LONGEST_URL} characters that can be printed, got {shown!r}"
-        )
+        raise ConfigError(f"{name} must be a URL of at most {LONGEST_URL} printable characters, got {shown!r}")
     scheme, separator, rest = url.partition("://")
     try:
         urlsplit(url)
@@ -148,8 +146,8 @@ def _check_url(name: str, url: object) -> None:
         raise ConfigError(f"{name} must be a URL such as s3://bucket/a.wav or file:///in/a.wav, got {masked(url)!r}")
     if scheme.lower() not in URL_SCHEMES:
         near = nearest(scheme.lower(), URL_SCHEMES, _LIKELY_NAME)
-        hint = f": did you mean {near}://?" if near else f"; there are {', '.join(f'{s}://' for s in URL_SCHEMES)}"
-        raise ConfigError(f"{name}: there is no {scheme}:// here{hint}")
+        hint = f": did you mean {near}://?" if near else f"; use {', '.join(f'{s}://' for s in URL_SCHEMES)}"
+        raise ConfigError(f"{name}: scheme {scheme}:// is not supported{hint}")
     try:
         parse_file_or_object(url)
     except TransferRefused as error:
@@ -165,7 +163,7 @@ def _check_content_type(content_type: object, *, inline: bool) -> None:
     # A file at a URL may be of any type: a stage that takes the file reads it.
     if too_long(given) or not given.strip() or (inline and content_codec(given) is None):
         names = ", ".join(MEDIA_TYPES.values())
-        raise ConfigError(f"no service reads the content type {content_type[:200]!r}; there are {names}")
+        raise ConfigError(f"no service accepts the content type {content_type[:200]!r}; supported: {names}")
 
 
 def _check_accept(accept: object) -> None:
@@ -176,7 +174,7 @@ def _check_accept(accept: object) -> None:
     given = accept.encode()
     if too_long(given) or not given.strip() or answer_codec(given, _ANY_CODEC) is None:
         names = ", ".join(MEDIA_TYPES.values())
-        raise ConfigError(f"no service writes results as {accept[:200]!r}; there are {names}")
+        raise ConfigError(f"no service produces {accept[:200]!r}; supported: {names}")
 
 
 def check_deadline(deadline: float | None, now: float) -> None:
@@ -187,11 +185,11 @@ def check_deadline(deadline: float | None, now: float) -> None:
         # JavaScript and Java count moments in milliseconds.
         hint = ": is it in milliseconds?" if deadline > 100 * now else ""
         raise ConfigError(
-            f"deadline is a moment in Unix seconds, and {deadline:.15g} is more than ten years ahead{hint}"
+            f"deadline must be a time in Unix seconds; {deadline:.15g} is more than ten years ahead{hint}"
         )
     ago = now - deadline
     if ago > now / 2:  # before 1995: these are seconds from now that somebody took for a moment
         raise ConfigError(
-            f"deadline is a moment in Unix seconds, and {deadline:g} has passed: write time.time() + {deadline:g}"
+            f"deadline must be a time in Unix seconds; {deadline:g} has passed: write time.time() + {deadline:g}"
         )
-    raise ConfigError(f"the deadline has passed already, {math.ceil(ago)} s ago")
+    raise ConfigError(f"the deadline passed {math.ceil(ago)} s ago")

@@ -48,13 +48,19 @@ class LeftJobs:
             return
         self._looked = self._clock.now()
         if stats.paused:
-            why = "the queue is paused, until `penstock jobs resume`"
+            why = "the queue is paused; continue with `penstock jobs resume`"
         else:
             jobs = [*await self._of(JobState.WAITING), *await self._of(JobState.SCHEDULED)]
             names = sorted({job.service for job in jobs} - {"", *self._services})
-            why = f"there are jobs for services that are not here: {list_ids(names, len(names))}" if names else ""
+            why = (
+                f"they are for services that this consumer does not have: {list_ids(names, len(names))}"
+                if names
+                else ""
+            )
         if why:
-            log.warning("this consumer ends when the queue is empty, and %d jobs are left: %s", left, why)
+            log.warning(
+                "--until-empty keeps this consumer running, and it cannot claim the %d jobs left: %s", left, why
+            )
 
     async def _of(self, state: JobState) -> list[Job]:
         return await self._first(state, MOST_LOOKED_AT)

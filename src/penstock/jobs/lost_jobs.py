@@ -68,12 +68,15 @@ class LostJobs:
             if is_forgotten(hold, job):
                 gone.append(hold.job_id)
             else:
-                log.warning("job %s is another's, or its run has ended: its work here is dropped", hold.job_id)
+                log.warning(
+                    "lease of job %s lost: another consumer holds the job, or it has finished; dropping its work here",
+                    hold.job_id,
+                )
         if gone:
             self._told = self._clock.now()
             log.error(
-                "the store no longer knows %d of the jobs held here: it was emptied or put back, or they ended "
-                "elsewhere and were purged: %s",
+                "the store does not know %d jobs that this consumer holds. It was emptied or restored, or "
+                "the jobs finished elsewhere and were purged: %s",
                 len(gone),
                 list_ids(gone, len(gone)),
             )

@@ -40,15 +40,15 @@ def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inli
         JobTooLarge: the input has more bytes than `max_inline`.
     """
     if given is not None and options.input_url is not None:
-        raise ConfigError("input and input_url are both given; a job has one input")
+        raise ConfigError("give input or input_url, not both")
     if given is None and options.input_url is None:
-        raise ConfigError("a job needs an input, or an input_url that says where it is")
+        raise ConfigError("a job needs an input or an input_url")
     check_deadline(options.deadline, now)
     body, content_type, canonical = given or JobInput(b"", options.content_type or "", b"")
     if len(body) > max_inline:
         raise JobTooLarge(
-            f"the input has {len(body)} bytes, and a store takes at most {max_inline}: put it into a file or a bucket, "
-            "and submit its input_url"
+            f"the input has {len(body)} bytes, more than max_inline ({max_inline}): store it in a file or "
+            "a bucket and submit its input_url"
         )
     return NewJob(
         id=options.id if options.id is not None else new_job_id(now),

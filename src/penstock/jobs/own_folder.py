@@ -34,7 +34,7 @@ class OwnFolder:
                 common.mkdir(mode=0o700, parents=True)
             found = common.lstat()  # no link is followed: in a folder that all may write to, anybody can put one there
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-                raise ConfigError(f"{what}: {common} is no folder of this user's own")
+                raise ConfigError(f"{what}: {common} is not a directory that this user owns")
             common.chmod(0o700)
             _remove_left(common)
             self.path, self._lock = _make(common)

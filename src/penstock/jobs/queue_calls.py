@@ -63,7 +63,7 @@ class QueueCalls:
             StoreUnavailable: the store does not answer, or everything has ended.
         """
         if self._in_hand >= MOST_CALLS:
-            raise Overloaded("Too many calls about jobs are in hand.")
+            raise Overloaded("Too many calls about jobs are in flight; try again later.")
         self._in_hand += 1
         try:
             return await self._threads.run(partial(self._made, call))

@@ -91,7 +91,7 @@ class QueuePort:
         try:
             await self._calls.run(JobQueue.stats)
         except StoreUnavailable as error:
-            log.warning("the store of jobs cannot be reached, and calls about jobs are refused: %s", error)
+            log.warning("cannot reach the job store, rejecting calls about jobs: %s", error)
 
     def let_go(self) -> None:
         """Keep nobody waiting any more."""

@@ -129,7 +129,7 @@ class Renewing:
             self.answers[Answer.UNKNOWN] += len(jobs)
             if not self._failing:
                 self._failing = True
-                log.warning("leases cannot be renewed, and are tried again: %s", error)
+                log.warning("cannot renew leases, trying again: %s", error)
             return False
 
     def renew_over(self, store: Store, jobs: Sequence[HeldWork]) -> bool:
@@ -145,7 +145,7 @@ class Renewing:
         hit("after_renewal")
         if self._failing:
             self._failing = False
-            log.info("leases are renewed again")
+            log.info("lease renewals work again")
         news = []
         for job, renewed in zip(jobs, answers, strict=True):
             self.answers[renewed.answer] += 1

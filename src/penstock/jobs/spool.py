@@ -79,7 +79,7 @@ class Spool:
             await self._threads.run(partial(_write, path, end.result))
         except OSError as error:
             self._nbytes[job.service] -= size
-            log.warning("the spool took nothing: %s; the result stays in memory", error)
+            log.warning("cannot write to the spool: %s; the result stays in memory", error)
             return
         self._files[job] = (path, size)
         job.end = msgspec.structs.replace(end, result=b"")
@@ -95,7 +95,7 @@ class Spool:
         try:
             result = await self._threads.run(found[0].read_bytes)
         except OSError as error:
-            log.error("the spool has lost the result of job %s, which is computed again: %s", job.claimed.id, error)  # noqa: TRY400
+            log.error("the result of job %s in the spool is lost, computing it again: %s", job.claimed.id, error)  # noqa: TRY400
             self.forget(job)
             job.end = AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED, transfers=end.transfers)
             return job.end

@@ -280,8 +280,8 @@ class Steps:
             self._fail(
                 job,
                 InvalidItem(
-                    f"the result is {len(result)} bytes; one of more than {most} needs an output: submit the job with "
-                    "output= and the URL of a place"
+                    f"the result has {len(result)} bytes, more than max_inline ({most}): submit the job with "
+                    "output= and a URL to store it at"
                 ),
             )
         else:
@@ -416,7 +416,9 @@ class Steps:
     def _target(self, job: HeldWork) -> JobTarget:
         if job.service:
             return self._targets[job.service]
-        raise InvalidItem(f"the job names no service, and here are several: {', '.join(sorted(self._targets))}")
+        raise InvalidItem(
+            f"the job names no service, and this consumer has several: {', '.join(sorted(self._targets))}"
+        )
 
     def _enter(self, job: HeldWork, step: JobStep, limit: float = float("inf")) -> None:
         now = self._clock.now()

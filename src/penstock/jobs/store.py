@@ -54,7 +54,7 @@ from penstock.jobs.rules.attempts import Cause
 from penstock.jobs.rules.job_states import JobState
 from penstock.transfer.places import host_of
 
-LEASE_RAN_OUT = JobProblem(type="", message="the lease ran out without a word of its holder")
+LEASE_RAN_OUT = JobProblem(type="", message="lease expired: its consumer sent no renewal")
 """The error of a job whose last attempt was lost."""
 
 STORE_TROUBLE = (StoreUnavailable, ConfigError)

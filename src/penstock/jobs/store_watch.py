@@ -37,13 +37,13 @@ class StoreWatch:
         """Note that the store has answered, or that it has not, because of `error`."""
         if error is None:
             if self._since is not None:
-                log.info("the store answers again, after %.1f s", self._now() - self._since)
+                log.info("job store available again after %.1f s", self._now() - self._since)
             self._since, self.why = None, ""
             return
         if self._since is None:
             self._since = self._now()
         if str(error) != self.why:
-            log.warning("the store does not answer: %s; it is asked again, and what is held goes on", error)
+            log.warning("job store unavailable: %s; trying again, jobs in flight continue", error)
         self.why = str(error)
 
     def claim_answered(self) -> None:
@@ -60,4 +60,4 @@ class StoreWatch:
     def unready_because(self) -> str:
         """Why no work should come here, or ""."""
         gone = 0.0 if self._since is None else self._now() - self._since
-        return "" if gone < DOWN_SECONDS else f"the store of jobs has not answered for {gone:.0f} s: {self.why}"
+        return "" if gone < DOWN_SECONDS else f"job store unavailable for {gone:.0f} s: {self.why}"

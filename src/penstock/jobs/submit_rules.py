@@ -54,7 +54,9 @@ class SubmitRules:
         ):
             if url is not None:
                 if not self._allow_file and isinstance(parse_file_or_object(url), FilePlace):
-                    raise TransferRefused("who submits over HTTP may name file:// only with --allow-file-from-http")
+                    raise TransferRefused(
+                        "file:// URLs are not allowed over HTTP; allow them with --allow-file-from-http"
+                    )
                 check(url)
 
     def _target(self, name: str) -> JobTarget:
@@ -65,7 +67,7 @@ class SubmitRules:
             return found
         there_are = ", ".join(self._targets)
         if name == "":
-            raise ConfigError(f"a job here says which service it is for; there are {there_are}")
+            raise ConfigError(f"give the service of the job (service): {there_are}")
         near = nearest(name, self._targets)
-        hint = f": did you mean {near}?" if near else f"; there are {there_are}"
+        hint = f": did you mean {near}?" if near else f"; services: {there_are}"
         raise ConfigError(f"there is no service {name!r} here{hint}")

@@ -190,7 +190,7 @@ class JobQueue(OfOneProcess):
         where = f"entry {place}: "
         if not isinstance(entry, Mapping):
             kind = type(entry).__name__
-            raise ConfigError(f"{where}an entry is a mapping such as {{'input': 1, 'priority': 5}}, got `{kind}`")
+            raise ConfigError(f"{where}an entry must be a mapping such as {{'input': 1, 'priority': 5}}, got `{kind}`")
         try:
             value = entry.get("input", msgspec.UNSET)
             return self._new(value, read_job_options(entry, besides=("input",))), value
@@ -303,7 +303,7 @@ class JobQueue(OfOneProcess):
             JobNotFound: there is no job `after`.
         """
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_LISTED:
-            raise ConfigError(f"limit must be a whole number from 1 to {MOST_LISTED}, got {limit!r}")
+            raise ConfigError(f"limit must be an integer from 1 to {MOST_LISTED}, got {limit!r}")
         return self._store().list_jobs(read_state(state), limit, None if after is None else _id_of(after))
 
     def stats(self) -> Stats:
@@ -390,7 +390,7 @@ def read_state(state: JobState | str | None) -> JobState | None:
     if state in names:
         return JobState(state)
     near = nearest(str(state), names, 0.6)
-    hint = f": did you mean {near}?" if near else f"; there are {', '.join(names)}"
+    hint = f": did you mean {near}?" if near else f"; states: {', '.join(names)}"
     raise ConfigError(f"there is no state {state!r}{hint}")
 
 
@@ -401,7 +401,7 @@ def _id_of(job: object) -> str:
         if not job.isprintable():  # no id has such characters, and half of a surrogate pair reaches no store
             raise no_such_job(job)
         return job
-    raise ConfigError(f"a job is given as a Job or by its id, got {job!r}")
+    raise ConfigError(f"expected a Job or the id of a job, got {job!r}")
 
 
 def _ids_of(jobs: object) -> list[str]:

@@ -72,7 +72,7 @@ class AsyncJobQueue(OfOneProcess):
 
     async def __aenter__(self) -> Self:
         if self._queue is not None or self._closed:
-            raise ConfigError(f"the queue {self._shown} was connected before; connect_async makes another connection")
+            raise ConfigError(f"the queue {self._shown} is connected already; connect_async makes another connection")
         self._queue = await self._call(self._connected)
         return self
 

@@ -94,12 +94,12 @@ class Watch:
     def _words(self, missing: Sequence[str]) -> str:
         after = f"after {self._timeout:g} s"
         if self._unreachable is not None:
-            return f"{after} it is not known whether the jobs have ended: {self._unreachable}"
+            return f"{after} the states of the jobs are unknown: {self._unreachable}"
         if len(self._ids) == 1:
             job_id = self._ids[0]
-            return f"job {job_id} is {self._found[job_id].state.value} {after}"
+            return f"job {job_id} is still {self._found[job_id].state.value} {after}"
         named = ", ".join(missing[:_NAMED_IDS]) + (", …" if len(missing) > _NAMED_IDS else "")
-        return f"{len(missing)} of {len(dict.fromkeys(self._ids))} jobs have not ended {after}: {named}"
+        return f"{len(missing)} of {len(dict.fromkeys(self._ids))} jobs have not finished {after}: {named}"
 
 
 class ResultWatch(Watch):
@@ -136,5 +136,5 @@ def _seconds(timeout: object) -> float | None:
     if timeout is None:
         return None
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not timeout >= 0:
-        raise ConfigError(f"timeout must be at least 0 seconds, or None to wait for ever, got {timeout!r}")
+        raise ConfigError(f"timeout must be at least 0 seconds, or None to wait without a limit, got {timeout!r}")
     return float(timeout)

@@ -144,7 +144,7 @@ def test_diff_tells_that_the_graph_of_b_fails_on_the_probes_of_a(saved, tmp_path
     write_artifact(tmp_path / "second", content=fewer, shape=(2,))
     status, output = artifact(tmp_path, "diff", saved[0], tmp_path / "second")
     assert status == 1
-    assert "format 'onnx': the graph fails on a batch of 4, from row 0 on" in output
+    assert "format 'onnx': the graph fails on a batch of 4, starting with row 0" in output
 
 
 def test_a_digest_that_matches_is_taken_and_another_refused(saved, tmp_path):
@@ -170,7 +170,7 @@ def test_what_is_not_there_is_a_sentence_whatever_is_said_of_it(tmp_path):
     for options in ((), ("--trust",), ("--digest", "0" * 64)):
         status, output = artifact(tmp_path, "verify", "nothing", *options)
         assert status == 1
-        assert "nothing is no artifact: there is no such folder" in output
+        assert "nothing is not an artifact: the directory does not exist" in output
 
 
 @pytest.mark.parametrize("command", [("verify",), ("diff",)])
@@ -205,12 +205,12 @@ class Trainer: pass
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("trainers", "'trainers' does not name a function: write trainers:function"),
-        ("trainers:takes", "trainers:takes is not a function without arguments"),
-        ("trainers:Trainer", "trainers:Trainer is not a function without arguments"),
+        ("trainers", "'trainers' names no function: write trainers:function"),
+        ("trainers:takes", "trainers:takes is no function without arguments"),
+        ("trainers:Trainer", "trainers:Trainer is no function without arguments"),
         ("trainers:nothing", "trainers:nothing() must return a dict with the arguments of penstock.export.save"),
         ("trainers:train", "trainers:train() must return a dict with the arguments of penstock.export.save"),
-        ("trainers:with_path", "trainers:with_path() returns a path, but the command names another: out"),
+        ("trainers:with_path", "trainers:with_path() returns a path, and the command names one: out"),
         ("trainers:more", "there is no 'batch_size' here"),
     ],
 )

@@ -181,7 +181,7 @@ def altered(folder):
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (lambda folder: None, "there is no such folder"),
+        (lambda folder: None, "the directory does not exist"),
         (lambda folder: folder.mkdir(), "manifest.json"),
         (altered, "model.onnx"),
     ],

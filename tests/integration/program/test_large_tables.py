@@ -51,7 +51,7 @@ def check_table(folder: Path, size: int, *, asked: int) -> None:
         check_answers(server, asked_of(size, asked))
         wrong = server.http.post("/predict", json={"user": size})
         assert wrong.status_code == 422
-        assert f"table 'user' has the ids from 0 to {size - 1}, and {size} is looked up" in wrong.text
+        assert f"table 'user' has the ids from 0 to {size - 1}, but id {size} was requested" in wrong.text
         ended, failed, answered = threading.Event(), list[BaseException](), [0]
 
         def ask() -> None:

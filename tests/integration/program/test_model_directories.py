@@ -138,7 +138,7 @@ def test_a_worker_whose_version_was_pruned_says_which_folder_is_gone(models, tmp
         assert 1 in prune_versions(models, 1)
         assert answers(server) == expected(FIRST)  # what is open stays open
         os.kill(server.workers()[0], signal.SIGKILL)
-        server.wait_for(r"versions/1 is no artifact: there is no such folder")
+        server.wait_for(r"versions/1 is not an artifact: the directory does not exist")
 
 
 @pytest.mark.smoke
@@ -176,12 +176,12 @@ def remove_current(models):
 
 
 DAMAGES = {
-    cut_current: "models is no model directory that can be used: CURRENT: ",
-    name_another_version: "version 1 is said to be current, and the history ends with 2",
+    cut_current: "models is not a valid model directory: CURRENT: ",
+    name_another_version: "version 1 is named as current, but the history ends with 2",
     alter_the_version: "is expected",
     alter_a_file: "model.onnx has",
-    remove_the_version: "versions/2 is no artifact: there is no such folder",
-    remove_current: "models is no model directory: there is no file CURRENT",
+    remove_the_version: "versions/2 is not an artifact: the directory does not exist",
+    remove_current: "models is not a model directory: it has no file CURRENT",
 }
 EVERY_DAMAGE = [("serve", damage) for damage in DAMAGES]
 EVERY_COMMAND = [

@@ -60,7 +60,7 @@ def test_the_program_publishes_rolls_back_and_tells(saved, tmp_path):
     assert said == (0, f"rolled back models from version 2 to version 1; {NEXT_START}\n")
     status, output = run(tmp_path, "artifact", "rollback", "models", env=WIDE)
     assert status == 1
-    assert "there is nothing to go back to" in output
+    assert "no version to roll back to" in output
     status, output = run(tmp_path, "artifact", "list", "models", "--json", env=WIDE)
     told = json.loads(output)
     assert (status, told["version"]) == (0, 1)
@@ -81,7 +81,7 @@ def test_a_publish_that_is_repeated_changes_nothing_and_says_so(models, saved, t
     assert said == (0, f"{folder / 'b'} is version 2 of models already, and current: nothing was changed\n")
     status, output = artifact(tmp_path, "publish", folder / "a", "models")
     assert status == 0
-    assert "is version 1 of models already, and version 2 is current: nothing was changed" in output
+    assert "is version 1 of models already, but version 2 is current: nothing was changed" in output
     assert output.endswith("; to go to it: penstock artifact rollback models --to 1\n")
     assert there(models) == before
     said = told(tmp_path, "publish", folder / "a", "models")
@@ -106,10 +106,10 @@ def test_a_rollback_that_has_nowhere_to_go_is_exit_1(models, tmp_path):
     before = there(models)
     status, output = artifact(tmp_path, "rollback", "models")
     assert status == 1
-    assert "there is nothing to go back to" in output
+    assert "no version to roll back to" in output
     status, output = artifact(tmp_path, "rollback", "models", "--to", "7")
     assert status == 1
-    assert "has no version 7; it has 2, 1" in output
+    assert "has no version 7; versions: 2, 1" in output
     assert there(models) == before
 
 
@@ -160,7 +160,7 @@ def test_a_version_that_was_pruned_is_published_with_a_new_number(models, saved,
 def test_nothing_is_not_the_current_folder(models, command):
     before = there(models)
     status, output = artifact(models.parent, *command)
-    assert (status, "model_dir takes the path of a folder, got ''" in output) == (1, True), output
+    assert (status, "model_dir must be the path of a directory, got ''" in output) == (1, True), output
     status, output = artifact(models, *command)
     assert status == 1
     assert there(models) == before
@@ -189,13 +189,13 @@ def test_a_number_that_can_never_be_is_exit_2(models, tmp_path, command, words):
 def test_what_is_no_model_directory_is_a_sentence_and_stays_as_it_is(saved, tmp_path, command):
     status, output = artifact(tmp_path, command, "nothing")
     assert status == 1
-    assert "is no model directory: there is no file CURRENT" in output
+    assert "is not a model directory: it has no file CURRENT" in output
     assert not (tmp_path / "nothing").exists()
     shutil.copytree(saved[0] / "a", tmp_path / "a")
     before = there(tmp_path / "a")
     status, output = artifact(tmp_path, command, "a")
     assert status == 1
-    assert "is no model directory" in output
+    assert "is not a model directory" in output
     assert there(tmp_path / "a") == before
 
 
@@ -203,7 +203,7 @@ def test_what_is_no_artifact_is_not_published(models, tmp_path):
     before = there(models)
     status, output = artifact(tmp_path, "publish", "nothing", "models")
     assert status == 1
-    assert "nothing is no artifact: there is no such folder" in output
+    assert "nothing is not an artifact: the directory does not exist" in output
     status, output = artifact(tmp_path, "publish", "models", "models")
     assert status == 1
     assert "is a model directory" in output

@@ -34,7 +34,7 @@ def test_a_redis_as_a_queue_wants_it_is_well(folder):
     assert status == 0
     assert "0 failed, 5 ok" in output
     assert "everysec" in output
-    assert "a power cut may lose the last second or two" in output
+    assert "a power cut may lose the last one or two seconds" in output
 
 
 def test_a_redis_that_throws_jobs_away_is_wrong_and_the_remedy_is_told(folder):
@@ -55,7 +55,7 @@ def test_a_server_that_is_not_there_is_a_sentence(folder):
     pytest.importorskip("redis")
     status, output = doctor(folder, f"unix://:{PASSWORD}@{folder}/nothing.sock")
     assert status == 1
-    assert output.startswith(f"penstock: Redis at {folder}/nothing.sock cannot be reached: ")
+    assert output.startswith(f"penstock: cannot connect to Redis at {folder}/nothing.sock: ")
     assert PASSWORD not in output
 
 
@@ -71,7 +71,7 @@ def test_a_file_is_looked_at_and_the_variable_names_it(folder):
 def test_jobs_in_memory_are_never_safe(folder):
     status, output = doctor(folder, "memory://")
     assert status == 1
-    assert "sqlite:///q.db keeps them" in output
+    assert "use sqlite:///q.db to keep them" in output
 
 
 def test_without_a_queue_it_asks_which_one(folder):

@@ -142,7 +142,7 @@ def test_a_folder_without_a_run_is_told_and_stays_as_it_is(tmp_path, command):
     for name in ("empty", "missing"):
         code, output = run(tmp_path, "training", command, name)
         assert code == 1
-        assert f"penstock: {tmp_path}/{name} holds no training run" in output
+        assert f"penstock: {tmp_path}/{name} is not a training run" in output
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     assert list((tmp_path / "empty").iterdir()) == []
 

@@ -81,11 +81,15 @@ def test_get_tells_of_each_id_in_the_order_of_the_ids_whether_it_is_there_and_it
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (("item", 4), 1, "table 'item' has the ids from 0 to 3, and 4 is none of them"),
-        (("item", -1), 1, "table 'item' has the ids from 0 to 3, and -1 is none of them"),
-        (("users", 4), 1, "has no table 'users'; those that it tells of are 'user', 'item'"),
-        (("user", 2**63), 1, f"table 'user' has the ids from {-(2**63)} to {2**63 - 1}, and {2**63} is none of them"),
-        (("user", "five"), 2, "an id must be a whole number of at most 19 digits, got 'five'"),
+        (("item", 4), 1, "table 'item' has the ids from 0 to 3, but 4 is not one of them"),
+        (("item", -1), 1, "table 'item' has the ids from 0 to 3, but -1 is not one of them"),
+        (("users", 4), 1, "has no table 'users'; tables: 'user', 'item'"),
+        (
+            ("user", 2**63),
+            1,
+            f"has the ids from {-(2**63)} to {2**63 - 1}, but {2**63} is not one of them",
+        ),
+        (("user", "five"), 2, "an id is a whole number of at most 19 digits, got 'five'"),
     ],
 )
 def test_a_row_that_cannot_be_is_a_sentence(artifact, capsys, words, status, said):

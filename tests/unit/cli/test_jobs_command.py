@@ -109,12 +109,12 @@ def test_an_input_may_lie_elsewhere(jobs, store):
         (("1", "--priority", "high"), "--priority: expected an integer, got 'high'"),
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
         (("1", "--deadline", "1e15"), "more than ten years ahead: is it in milliseconds?"),
-        (("1", "--max-inline", "0"), "the input has 1 bytes, and a store takes at most 0"),
-        (("1", "--max-inline", "x"), "--max-inline: expected a number, got 'x'"),
+        (("1", "--max-inline", "0"), "the input has 1 bytes, more than max_inline (0)"),
+        (("1", "--max-inline", "x"), "--max-inline: cannot read 'x' as a number"),
         (("1", "--prioritty", "3"), "did you mean --priority?"),
         (("1", "--queue", "sqlite://q.db"), "two slashes"),
-        (("1", "--queue", "amqp://me:geheim@host"), "amqp://me:***@host: there is no store for amqp://"),
-        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for a single job, but --jsonl submits several"),
+        (("1", "--queue", "amqp://me:geheim@host"), "amqp://me:***@host: scheme amqp:// is not supported"),
+        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for one job, and --jsonl submits many"),
     ],
 )
 def test_a_wrong_call_ends_with_2_and_says_why(jobs, store, words, told):
@@ -165,7 +165,10 @@ def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, stor
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [("{x}", "the input is not application/json"), ("1" * 300_000, "larger than 262144 bytes (--max-inline)")],
+    [
+        ("{x}", "the input is not valid application/json"),
+        ("1" * 300_000, "more than the 262144 bytes that a store takes"),
+    ],
 )
 def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(jobs, store, monkeypatch, wrong, words):
     lines = [*map(str, range(LINES_IN_BATCH + 7)), wrong, "1"]
@@ -266,7 +269,7 @@ def test_what_has_not_ended_in_time_is_a_failure(jobs):
     jobs("submit", "1", "--id", "a")
     for command in (("result", "a"), ("wait", "a", "--timeout", "0")):
         status, out, err = jobs(*command)
-        assert (status, out, err) == (1, "", "penstock: job a is waiting after 0 s\n")
+        assert (status, out, err) == (1, "", "penstock: job a is still waiting after 0 s\n")
     assert jobs("wait", "a", "--timeout", "soon")[0] == 2
     assert jobs("wait", "a", "--timeout", "-1")[0] == 2
 

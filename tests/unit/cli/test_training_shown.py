@@ -80,7 +80,7 @@ def test_a_folder_in_place_of_the_runs_file_is_a_sentence(tmp_path, capsys):
     for command in ("status", "retry"):
         assert main(["training", command, str(tmp_path)]) == 1
         said = capsys.readouterr().err
-        assert said.startswith(f"penstock: {tmp_path} holds no training run: {tmp_path}/run.db is a folder; move it")
+        assert said.startswith(f"penstock: {tmp_path} is not a training run: {tmp_path}/run.db is a directory; move it")
 
 
 @pytest.mark.parametrize("folder", ["x" * 5000, "file/run"])
@@ -90,7 +90,7 @@ def test_a_path_that_can_be_no_run_is_a_sentence(tmp_path, monkeypatch, capsys, 
     for command in ("status", "retry"):
         assert main(["training", command, folder]) == 1
         said = capsys.readouterr().err
-        assert "cannot be looked at: File name too long" in said or "holds no training run: there is no run.db" in said
+        assert ": File name too long" in said or "is not a training run: run.db is missing" in said
 
 
 def test_a_task_that_was_done_after_all_is_no_failure(tmp_path, capsys):

@@ -47,10 +47,8 @@ def test_what_is_not_ready_says_why(services, words):
 
 
 def test_a_part_of_the_host_that_is_unready_is_told_beside_the_services():
-    parts = [part(unready="the store is gone\nfor long"), part(stuck="no attempt to claim has ended for 61 s")]
-    assert status_words([service()], parts) == (
-        "ready; jobs: the store is gone; stuck: no attempt to claim has ended for 61 s"
-    )
+    parts = [part(unready="the store is gone\nfor long"), part(stuck="no claim has finished for 61 s")]
+    assert status_words([service()], parts) == ("ready; jobs: the store is gone; stuck: no claim has finished for 61 s")
 
 
 def test_while_it_stops_the_words_say_how_much_is_in_hand():

@@ -16,4 +16,4 @@ def test_a_store_that_tells_nothing_is_not_wrong():
     class Quiet:
         pass
 
-    assert find_advice(Quiet()) == [Advice("store", "Quiet", remedy="it tells nothing of its setup")]
+    assert find_advice(Quiet()) == [Advice("store", "Quiet", remedy="this store reports no diagnostics")]

@@ -452,8 +452,8 @@ def told(caplog):
 
 
 GONE = (
-    "the store no longer knows {} of the jobs held here: it was emptied or put back, or they ended elsewhere and were "
-    "purged: {}"
+    "the store does not know {} jobs that this consumer holds. It was emptied or restored, or the jobs finished "
+    "elsewhere and were purged: {}"
 )
 
 
@@ -464,7 +464,9 @@ async def test_a_job_that_is_another_s_is_told_as_a_warning(one_job, caplog):
     work.memory.claim("other", lease=30, rooms=[Room(("", "double"), 1, 99)])
     work.renew()
     await work.turn(1.0)
-    assert told(caplog) == [("WARNING", "job a is another's, or its run has ended: its work here is dropped")]
+    assert told(caplog) == [
+        ("WARNING", "lease of job a lost: another consumer holds the job, or it has finished; dropping its work here")
+    ]
 
 
 @pytest.mark.parametrize("ends", [0, 2, 4])
@@ -860,7 +862,7 @@ async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_
     assert work.consumer.unready_because() == ""
     assert not work.consumer.store_watch.up
     await work.turn(20.0)
-    assert "has not answered" in work.consumer.unready_because()
+    assert "job store unavailable for" in work.consumer.unready_because()
     assert work.consumer.stuck_because() == ""
     work.store.gone = None
     await work.turn(10.0)
@@ -897,7 +899,7 @@ async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_mem
         await work.turn(0.01)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "the spool took nothing: [Errno 27] File too large; the result stays in memory" in caplog.text
+    assert "cannot write to the spool: [Errno 27] File too large; the result stays in memory" in caplog.text
     assert (list((tmp_path / "spool").glob("*/*.result")), work.consumer.spool._nbytes.total()) == ([], 0)
     await work.turn(20.0)
     assert work.transfers.outputs == {"file:///out/a": b"six"}
@@ -912,7 +914,7 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_p
         path.unlink()
     await work.turn(5.0)
     assert work.job().attempts == {"transfer": 1}, "the loss counts nothing"
-    assert caplog.text.count("the spool has lost the result of job a") == 1
+    assert caplog.text.count("the result of job a in the spool is lost") == 1
     assert len(work.engine.tickets) == 2
     work.engine.of("a").settle(b"six")
     await work.turn(6.0)
@@ -1084,7 +1086,7 @@ async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_aga
     work.engine.of("a").settle(b"1")
     await work.turn(0.1)
     assert (work.job("b").state, work.job("b").attempts) == (JobState.SCHEDULED, {"transfer": 1})
-    assert "cannot be read" in work.job("b").error.message
+    assert "cannot read the downloaded file" in work.job("b").error.message
 
 
 async def test_a_place_that_is_not_allowed_is_refused_before_anything_is_done(bench):
@@ -1334,7 +1336,7 @@ async def test_it_ends_by_itself_when_nothing_is_left_if_it_was_told_to(bench):
     assert finished.done()
 
 
-LEFT = "this consumer ends when the queue is empty, and {} jobs are left: {}"
+LEFT = "--until-empty keeps this consumer running, and it cannot claim the {} jobs left: {}"
 
 
 async def test_it_says_once_a_minute_for_which_services_the_jobs_are_that_it_waits_for(bench, caplog):
@@ -1343,7 +1345,7 @@ async def test_it_says_once_a_minute_for_which_services_the_jobs_are_that_it_wai
     work.submit("b", service="bbb", delay=999.0)
     work.engine.state = State.READY
     await work.turn(59.0)
-    line = ("WARNING", LEFT.format(2, "there are jobs for services that are not here: aaa, bbb"))
+    line = ("WARNING", LEFT.format(2, "they are for services that this consumer does not have: aaa, bbb"))
     assert told(caplog) == [line]
     await work.turn(60.0)
     assert told(caplog) == [line, line]
@@ -1355,7 +1357,7 @@ async def test_it_says_that_it_waits_because_the_queue_is_paused(bench, caplog):
     work.submit()
     work.engine.state = State.READY
     await work.turn(59.0)
-    assert told(caplog) == [("WARNING", LEFT.format(1, "the queue is paused, until `penstock jobs resume`"))]
+    assert told(caplog) == [("WARNING", LEFT.format(1, "the queue is paused; continue with `penstock jobs resume`"))]
 
 
 async def test_jobs_that_it_will_have_and_those_of_others_are_nothing_to_tell_of(bench, caplog):
@@ -1401,7 +1403,7 @@ async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(one_job):
     (job,) = work.consumer.holding.jobs()
     job.step_limit = 10.0
     await work.turn(11.0)
-    assert "has been in the step compute" in work.consumer.stuck_because()
+    assert "has been in step compute" in work.consumer.stuck_because()
     before = job.lease_until
     work.renew()
     assert job.lease_until == before
@@ -1420,7 +1422,7 @@ async def test_a_claim_loop_that_makes_no_turn_is_stuck(bench):
     await work.turn(59.0)
     assert work.consumer.stuck_because() == ""
     await work.turn(3.0)
-    assert "no attempt to claim" in work.consumer.stuck_because()
+    assert "no claim has finished" in work.consumer.stuck_because()
     answered.set()
     await work.turn(1.0)
     assert work.consumer.stuck_because() == ""
@@ -1431,6 +1433,6 @@ def test_a_store_that_is_gone_for_another_reason_says_so_once(caplog):
     for why in ("cut off", "cut off", "replaced", "replaced"):
         watch.answered(StoreUnavailable(why))
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
-        "the store does not answer: cut off",
-        "the store does not answer: replaced",
+        "job store unavailable: cut off",
+        "job store unavailable: replaced",
     ]

@@ -47,8 +47,8 @@ async def test_an_output_of_which_nothing_is_there_is_told_once_and_forgotten(be
     work.transfers.finish_errors = [TransferRefused("there is neither")]
     await work.turn(1.0)
     await work.turn(61.0)
-    assert [r.message for r in caplog.records if "is lost" in r.message] == [
-        "the output of job a is lost: there is neither"
+    assert [r.message for r in caplog.records if "was lost" in r.message] == [
+        "the output of job a was lost, it cannot be moved to its URL: there is neither"
     ]
     assert work.memory.deliveries(limit=9, lease=1) == []
 
@@ -57,7 +57,7 @@ async def test_a_place_that_is_not_allowed_here_is_left_to_another_consumer(benc
     work = await with_an_output(bench)
     work.transfers.refused = {"file:///out/a": TransferRefused("not allowed")}
     await work.turn(1.0)
-    assert "left to a consumer that may move it" in caplog.text
+    assert "this consumer may not move the output of job a" in caplog.text
     work.transfers.refused = {}
     await work.turn(61.0)
     assert work.transfers.outputs == {"file:///out/a": b"6"}
@@ -200,7 +200,7 @@ async def test_an_output_that_takes_too_long_is_told_and_not_begun_twice(movers,
     movers.threads.held = {"s3://a"}
     (output,) = movers.end_jobs("s3://a", 1)
     await movers.clock.advance(LIMIT + 1.0)
-    assert f"is not in its place after {LIMIT:g} s" in caplog.text
+    assert f"was not moved to its URL within {LIMIT:g} s" in caplog.text
     await movers.clock.advance(2 * LEASE)
     assert movers.threads.at == [output]
     movers.threads.let_go(output)

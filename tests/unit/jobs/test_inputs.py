@@ -91,7 +91,7 @@ def test_a_nan_is_told_with_its_place(value, path):
     ],
 )
 def test_what_cannot_be_written_is_told_with_its_place(value, path):
-    with pytest.raises(InvalidItem, match="the input cannot be submitted") as caught:
+    with pytest.raises(InvalidItem, match="cannot encode the input") as caught:
         encode_input(value, None)
     assert caught.value.path == path
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_written_is_told_with_its_place(value, path):
 def test_what_holds_itself_is_told():
     value: list = []
     value.append(value)
-    with pytest.raises(InvalidItem, match="nested too deeply, or holds itself"):
+    with pytest.raises(InvalidItem, match="nested too deeply, or contains itself"):
         encode_input(value, None)
 
 
@@ -118,12 +118,12 @@ def test_an_array_of_objects_is_no_input():
     ],
 )
 def test_bytes_that_are_not_what_they_are_called_are_told(body, content_type):
-    with pytest.raises(InvalidItem, match=f"the input is not {content_type}"):
+    with pytest.raises(InvalidItem, match=f"the input is not valid {content_type}"):
         encode_input(body, content_type)
 
 
 def test_an_input_that_begins_with_a_byte_order_mark_is_told_so():
-    with pytest.raises(InvalidItem, match="the input is not application/json: the body begins with a UTF-8"):
+    with pytest.raises(InvalidItem, match="the input is not valid application/json: the body begins with a UTF-8"):
         encode_input(b"\xef\xbb\xbf{}", "application/json")
 
 

@@ -66,6 +66,6 @@ def test_what_somebody_else_has_put_in_its_place_is_not_used(tmp_path, make):
     victim.mkdir()
     victim.chmod(0o755)  # whatever the umask
     make(tmp_path / "common", victim)
-    with pytest.raises(ConfigError, match="no folder of this user's own"):
+    with pytest.raises(ConfigError, match="is not a directory that this user owns"):
         OwnFolder(tmp_path / "common", "the folder for downloads")
     assert victim.stat().st_mode & 0o777 == 0o755

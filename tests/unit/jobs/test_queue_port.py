@@ -70,7 +70,7 @@ async def test_a_body_becomes_a_job(port, store):
 async def test_a_body_without_a_type_is_json(port, store):
     await port.submit(b"[1]", {})
     assert claim(store).content_type == "application/json"
-    with pytest.raises(InvalidItem, match="not application/json"):
+    with pytest.raises(InvalidItem, match="not valid application/json"):
         await port.submit(b"[1", {})
     with pytest.raises(InvalidItem):
         await port.submit(b"", {})
@@ -80,7 +80,7 @@ async def test_an_input_at_a_url_has_no_body_and_perhaps_no_type(port, store):
     await port.submit(b"", {"input_url": "https://example.org/a"})
     claimed = claim(store)
     assert (claimed.body, claimed.content_type, claimed.input_url) == (b"", "", "https://example.org/a")
-    with pytest.raises(ConfigError, match="both given"):
+    with pytest.raises(ConfigError, match="give input or input_url, not both"):
         await port.submit(b"[1]", {"input_url": "https://example.org/a"})
 
 
@@ -152,7 +152,7 @@ async def test_a_store_that_cannot_be_reached_at_the_start_is_told_in_the_log(st
 
     port = QueuePort(gone, [fake_service()], QueueOptions(), clock=VirtualClock(), threads=InlineThreads)
     await port.start()
-    assert "cannot be reached, and calls about jobs are refused: refused" in caplog.text
+    assert "cannot reach the job store, rejecting calls about jobs: refused" in caplog.text
     await port.close()
 
 
@@ -180,7 +180,7 @@ def test_of_one_service_the_name_may_be_left_out():
 
 
 def test_of_several_services_a_job_names_one():
-    with pytest.raises(ConfigError, match="which service it is for; there are s0, s1"):
+    with pytest.raises(ConfigError, match=r"give the service of the job \(service\): s0, s1"):
         rules(Double, Double).check({})
     rules(Double, Double).check({"service": "s1"})
 

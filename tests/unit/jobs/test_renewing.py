@@ -90,7 +90,7 @@ def test_a_failed_renewal_changes_no_lease_and_is_tried_again_sooner(caplog):
     assert here.renewing.renew() == 1.5
     assert here.jobs["a"].lease_until == 130.0
     assert here.renewing.renew() == 10.0
-    warnings = [record for record in caplog.records if "cannot be renewed" in record.message]
+    warnings = [record for record in caplog.records if "cannot renew leases" in record.message]
     assert len(warnings) == 1
 
 

@@ -27,13 +27,12 @@ class WaitingBounds:
     def check(self, queue: str, *, waiting: int, waiting_bytes: int, new: int, new_bytes: int) -> None:
         """Raise QueueFull where `new` jobs of `new_bytes` do not fit beside those that wait."""
         for bound, name, there, more, what in (
-            (self.jobs, "max_waiting", waiting, new, "jobs wait"),
-            (self.nbytes, "max_waiting_bytes", waiting_bytes, new_bytes, "bytes of inputs wait"),
+            (self.jobs, "max_waiting", waiting, new, "waiting jobs"),
+            (self.nbytes, "max_waiting_bytes", waiting_bytes, new_bytes, "bytes of waiting inputs"),
         ):
             if bound is not None and there + more > bound:
                 raise QueueFull(
-                    f"queue {queue} is full: {there} {what}, {more} more were submitted, and at most {bound} may "
-                    f"({name})"
+                    f"queue {queue} is full: {there} {what} and {more} more submitted exceed {name} ({bound})"
                 )
 
 

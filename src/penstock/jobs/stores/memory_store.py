@@ -221,7 +221,7 @@ class MemoryStore:
             return None
         if found.new.digest != new.digest or by_id not in (None, found):
             same = f"the key {new.key}" if by_key is not None else f"the id {new.id}"
-            raise JobConflict(f"another job of queue {self.queue} has {same}, and another input or other options")
+            raise JobConflict(f"another job of queue {self.queue} has {same}, with another input or other options")
         return found
 
     def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:
@@ -447,7 +447,7 @@ class MemoryStore:
 
     def advice(self) -> list[Advice]:
         """See `penstock.jobs.advice.Advisable`."""
-        remedy = "the jobs are gone with the process: sqlite:///q.db keeps them"
+        remedy = "jobs are lost when the process ends: use sqlite:///q.db to keep them"
         return [Advice("durability", "in memory", wrong=True, remedy=remedy)]
 
     def close(self) -> None:

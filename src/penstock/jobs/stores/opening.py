@@ -40,7 +40,7 @@ def open_store(url: str, *, timeout: float = LONGEST_CALL_SECONDS) -> Store:
     if place.scheme == SQLITE:
         return _opened("sqlite_store", "open_sqlite_store", place)
     if importlib.util.find_spec("redis") is None:
-        raise ConfigError(f"{place.shown} needs the library redis: pip install 'penstock[redis]'")
+        raise ConfigError(f"{place.shown} needs the redis library: pip install 'penstock[redis]'")
     return _opened("redis_", "open_redis_store", place, timeout=timeout)
 
 

@@ -44,7 +44,7 @@ def open_redis_store(place: StoreUrl, *, timeout: float = LONGEST_CALL_SECONDS) 
     try:
         parts = parse_url(place.server)
     except ValueError:
-        raise ConfigError(f"{place.shown} cannot be read as the URL of a Redis server") from None
+        raise ConfigError(f"{place.shown} is not a valid URL of a Redis server") from None
     if "path" in parts:
         parts["unix_socket_path"] = parts.pop("path")
     if parts.pop("connection_class", None) is SSLConnection:
@@ -77,7 +77,7 @@ def connect_redis(
         StoreUnavailable: it cannot be reached.
     """
     if QUEUE_NAME.fullmatch(queue) is None:
-        raise ConfigError(f"the name of a queue has 1 to 64 of A-Z a-z 0-9 . _ -, got {queue!r}")
+        raise ConfigError(f"the name of a queue must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got {queue!r}")
     connected = RedisServer(queue, timeout, server, sentinels)
     try:
         connected.prepare()

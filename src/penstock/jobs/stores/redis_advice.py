@@ -10,9 +10,10 @@ from penstock.jobs.advice import Advice
 
 LEAST_VERSION: Final = (6, 2)
 _FSYNC = {
-    "always": "each answer is on the disk: nothing that was answered is lost",
-    "everysec": "a crash or a power cut may lose the last second or two; appendfsync always loses nothing, but is slow",
-    "no": "the system writes when it likes: a power cut may lose half a minute",
+    "always": "every acknowledged write is on disk: nothing is lost",
+    "everysec": "a crash or a power cut may lose the last one or two seconds; appendfsync always loses "
+    "nothing, but is slow",
+    "no": "the operating system decides when to write: a power cut may lose 30 s",
 }
 
 
@@ -41,7 +42,7 @@ def _version(info: Mapping[str, str]) -> Advice:
 def _policy(info: Mapping[str, str], settings: Mapping[str, str]) -> Advice:
     found = settings.get("maxmemory-policy") or info.get("maxmemory_policy", "unknown")
     wrong = found != "noeviction"
-    remedy = "a server that is full throws jobs away: CONFIG SET maxmemory-policy noeviction, and in redis.conf"
+    remedy = "a full server evicts jobs: CONFIG SET maxmemory-policy noeviction, and set it in redis.conf"
     return Advice("maxmemory-policy", found, wrong, remedy if wrong else "")
 
 
@@ -50,7 +51,7 @@ def _memory(info: Mapping[str, str]) -> list[Advice]:
     used, most = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
     if not most:
         return []
-    remedy = "new jobs are refused: purge those that have ended, or CONFIG SET maxmemory to more, and in redis.conf"
+    remedy = "new jobs are rejected: purge finished jobs, or raise maxmemory with CONFIG SET and in redis.conf"
     found = f"{used / MIB:.1f} of {most / MIB:.1f} MiB"
     return [Advice("memory", found, used >= most, remedy if used >= most else "")]
 
@@ -58,19 +59,19 @@ def _memory(info: Mapping[str, str]) -> list[Advice]:
 def _append_only(info: Mapping[str, str], settings: Mapping[str, str]) -> list[Advice]:
     enabled = info.get("aof_enabled")
     if enabled != "1":
-        remedy = "a restart loses the jobs since the last snapshot: CONFIG SET appendonly yes, and in redis.conf"
+        remedy = "a restart loses the jobs since the last snapshot: CONFIG SET appendonly yes, and set it in redis.conf"
         return [Advice("appendonly", "no" if enabled == "0" else "unknown", wrong=True, remedy=remedy)]
     fsync = settings.get("appendfsync", "unknown")
-    meaning = _FSYNC.get(fsync, "the server does not tell it")
+    meaning = _FSYNC.get(fsync, "the server does not report it")
     return [Advice("appendonly", "yes"), Advice("appendfsync", fsync, fsync == "no", meaning)]
 
 
 def _writes(info: Mapping[str, str]) -> Advice:
     """Whether the server can be written to, and what it writes arrives on its disk."""
     if info.get("role") in ("slave", "replica"):
-        return Advice("role", "replica", wrong=True, remedy="name the server that takes writes")
+        return Advice("role", "replica", wrong=True, remedy="use the URL of the primary: a replica accepts no writes")
     failing = [name for name in ("aof_last_write_status", "aof_last_bgrewrite_status") if info.get(name, "ok") != "ok"]
     if failing:
-        remedy = "look at its disk and its log: it cannot write what it is told"
+        remedy = "the server cannot write to its disk: check the disk and the log of the server"
         return Advice("disk", f"{', '.join(failing)} not ok", wrong=True, remedy=remedy)
     return Advice("disk", "ok")

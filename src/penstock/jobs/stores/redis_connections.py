@@ -105,12 +105,12 @@ class Sentinels:
             found = _ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._name)
         except RedisError as error:
             if "unknown command" in str(error):
-                raise Unusable(ConfigError(f"{there} is no Sentinel, but a Redis server")) from None
+                raise Unusable(ConfigError(f"{there} is not a Sentinel but a Redis server")) from None
             raise Unusable(explain_refusal(there, type(error).__name__, str(error), self._timeout)) from None
         finally:
             connection.disconnect()
         if found is None:
-            raise Unusable(ConfigError(f"{there} watches no primary with the name {self._name!r}"))
+            raise Unusable(ConfigError(f"{there} monitors no primary with the name {self._name!r}"))
         return found[0].decode(), int(found[1])
 
 
@@ -159,10 +159,12 @@ def look_at(server: str, queue: str, prefix: str, connection: Any) -> None:
     version = told.get("redis_version", "unknown")
     if read_version(version) < LEAST_VERSION:
         least = ".".join(map(str, LEAST_VERSION))
-        raise Unusable(ConfigError(f"{server} is version {version}; at least {least} is needed"))
+        raise Unusable(ConfigError(f"{server} has version {version}; version {least} or later is required"))
     schema = _ask(connection, "EVAL", SCRIPTS["open"].text, 1, prefix, SCHEMA, told.get("run_id", "")).decode()
     if schema != SCHEMA:
-        raise Unusable(ConfigError(f"queue {queue} in {server} has schema {schema}, and this Penstock knows {SCHEMA}"))
+        raise Unusable(
+            ConfigError(f"queue {queue} in {server} has schema {schema}, but this Penstock requires {SCHEMA}")
+        )
 
 
 def _ask(connection: Any, *words: str | int) -> Any:

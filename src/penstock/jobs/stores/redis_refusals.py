@@ -15,26 +15,26 @@ from penstock.errors import ConfigError, PenstockError, StoreUnavailable
 from penstock.jobs.store import StoreFull
 
 _NOT_ALLOWED: Final = {
-    "AuthenticationError": "refuses the user or the password",
-    "AuthenticationWrongNumberOfArgsError": "refuses the user or the password",
-    "NOAUTH": "wants a user and a password",
-    "WRONGPASS": "refuses the user or the password",
-    "AuthorizationError": "refuses the user",
-    "NoPermissionError": "does not let this user do what a queue needs",
-    "NOPERM": "does not let this user do what a queue needs",
-    "MovedError": "is a node of a cluster that does not have this queue: name the node that has it",
-    "MOVED": "is a node of a cluster that does not have this queue: name the node that has it",
+    "AuthenticationError": "rejected the user name or password",
+    "AuthenticationWrongNumberOfArgsError": "rejected the user name or password",
+    "NOAUTH": "requires a user name and password",
+    "WRONGPASS": "rejected the user name or password",
+    "AuthorizationError": "rejected the user",
+    "NoPermissionError": "denies this user a command that a queue needs",
+    "NOPERM": "denies this user a command that a queue needs",
+    "MovedError": "is a cluster node that does not hold this queue: use the URL of the node that holds it",
+    "MOVED": "is a cluster node that does not hold this queue: use the URL of the node that holds it",
 }
 """What only another URL or another configuration helps against, by the library's class or the server's word."""
 _NOT_NOW: Final = {
-    "BusyLoadingError": "is reading its data from disk",
-    "LOADING": "is reading its data from disk",
-    "ReadOnlyError": "is a replica, which takes no changes",
-    "READONLY": "is a replica, which takes no changes",
-    "MISCONF": "cannot write to its disk, and so takes no changes",
-    "NOREPLICAS": "has too few replicas, and so takes no changes",
-    "MasterDownError": "is a replica that has lost its master",
-    "MASTERDOWN": "is a replica that has lost its master",
+    "BusyLoadingError": "is loading its data from disk",
+    "LOADING": "is loading its data from disk",
+    "ReadOnlyError": "is a read-only replica",
+    "READONLY": "is a read-only replica",
+    "MISCONF": "cannot write to its disk and rejects writes",
+    "NOREPLICAS": "has too few replicas and rejects writes",
+    "MasterDownError": "is a replica that has lost its primary",
+    "MASTERDOWN": "is a replica that has lost its primary",
     "ClusterDownError": "is part of a cluster that is down",
     "CLUSTERDOWN": "is part of a cluster that is down",
     "TryAgainError": "is moving this queue to another node of its cluster",
@@ -42,9 +42,9 @@ _NOT_NOW: Final = {
     "AskError": "is moving this queue to another node of its cluster",
     "ASK": "is moving this queue to another node of its cluster",
     "UNBLOCKED": "has become a replica",
-    "BUSY": "is busy with somebody's script",
+    "BUSY": "is busy with a script of another client",
 }
-_FULL: Final = dict.fromkeys(("OutOfMemoryError", "OOM"), "has no memory left: maxmemory is reached")
+_FULL: Final = dict.fromkeys(("OutOfMemoryError", "OOM"), "is out of memory: maxmemory is reached")
 """Refusals of what is new, while all else goes on."""
 _NOT_THE_ONE: Final = frozenset(
     {
@@ -81,10 +81,10 @@ def explain_refusal(server: str, kind: str, text: str, timeout: float) -> Pensto
         if word in _NOT_NOW:
             return StoreUnavailable(f"{server} {_NOT_NOW[word]}")
     if kind == "TimeoutError":
-        return StoreUnavailable(f"{server} did not answer within {timeout:g} s")
+        return StoreUnavailable(f"{server} did not respond within {timeout:g} s")
     if kind == "ConnectionError":
-        return StoreUnavailable(f"{server} cannot be reached: {text}")
-    return StoreUnavailable(f"{server} did not do what it was asked: {text}")
+        return StoreUnavailable(f"cannot connect to {server}: {text}")
+    return StoreUnavailable(f"{server} reported an error: {text}")
 
 
 def _words(kind: str, text: str) -> tuple[str, ...]:

@@ -99,7 +99,7 @@ class RedisStore:
             return []
         if len(jobs) > MOST_SUBMITTED:
             raise ConfigError(
-                f"one call submits at most {MOST_SUBMITTED} jobs to Redis, this one {len(jobs)}: split it"
+                f"cannot submit {len(jobs)} jobs in one call, the maximum for Redis is {MOST_SUBMITTED}: split the call"
             )
         bounds = ["" if bound is None else bound for bound in (self._bounds.jobs, self._bounds.nbytes)]
         words = itertools.chain.from_iterable(map(records.submission_words, jobs))
@@ -109,7 +109,7 @@ class RedisStore:
             raise JobConflict(
                 f"another job of queue {self.queue} has the id {new.id}"
                 + (f" or the key {new.key}" if new.key is not None else "")
-                + ", and another input or other options"
+                + ", with another input or other options"
             )
         if isinstance(found[0], int):  # it has no room: what waits, and what is new
             waiting, waiting_bytes, new, new_bytes = found

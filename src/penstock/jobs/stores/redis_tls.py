@@ -16,10 +16,10 @@ def asked_wrongly(host: str, port: int, *, tls: bool, timeout: float) -> str:
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout) as sock:
         if not tls:
             with _unchecked_context().wrap_socket(sock):
-                return "speaks TLS: write rediss://"
+                return "requires TLS: write rediss://"
         sock.sendall(b"PING\r\n")
         if sock.recv(1) in (b"+", b"-"):  # it is there, or wants a password first
-            return "speaks no TLS: write redis://"
+            return "does not use TLS: write redis://"
     return ""
 
 

@@ -9,7 +9,7 @@ from penstock.jobs.advice import Advice
 
 _IN_MEMORY: Final = frozenset(("tmpfs", "ramfs"))
 _MEANINGS: Final = {
-    "FULL": "each answer is on the disk: nothing that was answered is lost",
+    "FULL": "every acknowledged write is on disk: nothing is lost",
     "NORMAL": "a power cut may lose the last moments; synchronous=FULL loses nothing, and is slower",
 }
 
@@ -24,9 +24,9 @@ def advise_on_file(path: str, kind: str, synchronous: str, room: tuple[int, int,
         room: the bytes that are free, those of the reserve, whether the spare file is there; None without a reserve.
     """
     in_memory = kind in _IN_MEMORY
-    remedy = "its files are gone when the machine is started again: put the queue on a disk" if in_memory else ""
+    remedy = "its files are lost when the machine restarts: put the queue on a disk" if in_memory else ""
     return [
-        Advice("file", path, remedy="it opens, and a short look found no damage"),
+        Advice("file", path, remedy="it opens, and a quick check found no damage"),
         Advice("file system", kind or "unknown", in_memory, remedy),
         Advice("synchronous", synchronous, remedy=_MEANINGS[synchronous]),
         _advise_on_room(room),
@@ -35,8 +35,10 @@ def advise_on_file(path: str, kind: str, synchronous: str, room: tuple[int, int,
 
 def _advise_on_room(room: tuple[int, int, bool] | None) -> Advice:
     if room is None:
-        return Advice("disk", "no reserve", remedy="on a disk that new jobs have filled no job ends: reserve=8388608")
+        return Advice("disk", "no reserve", remedy="no job can finish on a full disk: set reserve=8388608")
     free, reserve, has_spare = room
     found = f"{free / MIB:.1f} MiB free, {reserve / MIB:g} MiB reserved, {'a' if has_spare else 'no'} spare file"
     short = free < reserve
-    return Advice("disk", found, short, "new jobs are refused: make room, or purge what has ended" if short else "")
+    return Advice(
+        "disk", found, short, "new jobs are rejected: free disk space, or purge finished jobs" if short else ""
+    )

@@ -159,9 +159,9 @@ class SqliteStore:
         taken += before if number == self._writer.transactions else 0
         if not self._room.leaves_reserve(taken + self._file.growth(connection), self._file.inside(connection)):
             raise StoreFull(
-                f"{self._file.path}: the disk has {self._room.free() / MIB:.1f} MiB free, and "
-                f"{self._room.reserve / MIB:g} MiB are kept for jobs to end and to be purged (reserve); "
-                "make room, or purge what has ended"
+                f"{self._file.path}: new jobs are rejected, the disk has {self._room.free() / MIB:.1f} MiB "
+                f"free and {self._room.reserve / MIB:g} MiB are reserved (reserve); free disk space, or purge "
+                "finished jobs"
             )
         self._taken = self._writer.transactions, taken
 
@@ -343,7 +343,7 @@ class SqliteStore:
                 f"the queue in {self._file.path} was opened in process {self._process}; open it after the fork"
             )
         if self._closed:
-            raise StoreUnavailable(f"{self._file.path}: the store was closed")
+            raise StoreUnavailable(f"{self._file.path}: the store is closed")
 
     def _now(self) -> Reading:
         return self._clock.read()
@@ -358,7 +358,7 @@ class SqliteStore:
         self._check()
         self._file.check_there()
         if not self._reading.acquire(timeout=BUSY_SECONDS):
-            raise StoreUnavailable(f"{self._file.path}: other threads read from it for {BUSY_SECONDS:g} s")
+            raise StoreUnavailable(f"{self._file.path}: locked by readers for {BUSY_SECONDS:g} s")
         try:
             self._check()
             self._reader.execute("BEGIN")

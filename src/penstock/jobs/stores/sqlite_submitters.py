@@ -97,7 +97,7 @@ def cancel_job(connection: sqlite3.Connection, queue: int, name: str, job_id: st
     if job.state is JobState.CANCELLED:
         return job
     if job.has_ended:
-        raise JobConflict(f"job {job_id} has ended already: it is {job.state.value}")
+        raise JobConflict(f"job {job_id} cannot be cancelled: it is {job.state.value} already")
     held = "queue = ? AND id = ? AND state = 2 AND lease_until > ?"
     changed = connection.execute(
         f"UPDATE jobs SET cancelling = 1 WHERE {held}",  # noqa: S608
@@ -118,7 +118,9 @@ def retry_job(connection: sqlite3.Connection, queue: int, name: str, job_id: str
     catch_up(connection, queue, now)
     job = _need(connection, queue, name, job_id)
     if not job.has_ended or job.state is JobState.SUCCEEDED:
-        raise JobConflict(f"job {job_id} is {job.state.value}; what is dead, cancelled or expired can be retried")
+        raise JobConflict(
+            f"job {job_id} cannot be retried: it is {job.state.value}; only dead, cancelled and expired jobs can"
+        )
     connection.execute(
         "UPDATE jobs SET state = 1, since = ?, run = run + 1, first_fence = NULL, attempts = '{}', alone = 0, "
         "cancelling = 0, problem = NULL, ended = NULL, deadline = iif(deadline <= ?, NULL, deadline) "
@@ -227,7 +229,7 @@ def _same_job(job: NewJob, known: dict[tuple[int, str], tuple[int, str]]) -> tup
     by_id = known.get((0, job.id))
     by_key = None if job.key is None else known.get((1, job.key))
     if by_id is not None and by_key is not None and by_id != by_key:
-        raise JobConflict(f"the key {job.key!r} is that of another job than {job.id}")
+        raise JobConflict(f"the key {job.key!r} belongs to another job than {job.id}")
     there = by_id or by_key
     if there is not None and there[1] != job.digest:
         what = f"the id {job.id}" if by_id else f"the key {job.key!r}"

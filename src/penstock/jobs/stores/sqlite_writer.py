@@ -93,11 +93,11 @@ class SqliteWriter:
         unit = _Unit(work, takes=takes)
         with self._closing:
             if self._closed:
-                raise StoreUnavailable(f"{self._file.path}: the store was closed")
+                raise StoreUnavailable(f"{self._file.path}: the store is closed")
             self._units.put(unit)
         if not unit.wait():
             unit.given_up = True  # if it has not begun, it never does
-            raise StoreUnavailable(f"{self._file.path}: nothing was written for {ANSWER_SECONDS:g} s")
+            raise StoreUnavailable(f"{self._file.path}: no write finished within {ANSWER_SECONDS:g} s")
         error, unit.error = unit.error, None
         if error is not None:
             try:
@@ -211,7 +211,7 @@ class SqliteWriter:
         steps = ("PRAGMA wal_checkpoint(PASSIVE)", _TAKE_PAGES, "PRAGMA wal_checkpoint(PASSIVE)", _FREE_PAGES)
         try:
             if given_up:
-                log.warning("%s: the disk is full; the spare file was given up for what ends jobs", self._file.path)
+                log.warning("%s: the disk is full; released the reserve so that jobs can finish", self._file.path)
                 self._file.extend_log(LOG_GROWTH)
             if self._file.growth(self._connection) <= self._room.free():
                 for step in steps if given_up else steps[:1]:

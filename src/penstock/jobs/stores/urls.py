@@ -95,26 +95,28 @@ def read_store_url(url: str) -> StoreUrl:
         ConfigError: it is not the URL of a queue; the sentence says why.
     """
     if not isinstance(url, str) or not url.strip():
-        raise ConfigError(f"the URL of a queue is a text such as sqlite:///q.db, got {url!r}")
+        raise ConfigError(f"the URL of a queue must be a string such as sqlite:///q.db, got {url!r}")
     url = url.strip()
     shown = masked(url)
     try:
         parts = urlsplit(url)
         port = None if parts.scheme == SENTINEL else parts.port
     except ValueError as error:
-        raise ConfigError(f"{shown} is not the URL of a queue: {_without_url(error)}") from None
+        raise ConfigError(f"{shown} is not a valid URL of a queue: {_without_url(error)}") from None
     _check_scheme(parts.scheme, shown)
     if "\0" in unquote(url):
-        raise ConfigError(f"{shown!r} is not the URL of a queue: it has a null character in it")
+        raise ConfigError(f"{shown!r} is not a valid URL of a queue: it contains a null character")
     if parts.fragment:
-        raise ConfigError(f"{shown} has a # in it; in a name or a path it is written as %23")
+        raise ConfigError(f"{shown} contains a #; in a name or a path write %23")
     given = _parameters(parts, shown)
     queue = given.pop("queue", DEFAULT_QUEUE)
     bounds = WaitingBounds(
         _whole_number("max_waiting", given, shown, None), _whole_number("max_waiting_bytes", given, shown, None)
     )
     if QUEUE_NAME.fullmatch(queue) is None:
-        raise ConfigError(f"{shown}: the name of a queue has 1 to 64 of A-Z a-z 0-9 . _ -, got {queue!r}")
+        raise ConfigError(
+            f"{shown}: the name of a queue must be 1 to 64 characters of A-Z a-z 0-9 . _ -, got {queue!r}"
+        )
     if parts.scheme == MEMORY:
         return StoreUrl(MEMORY, queue, shown, bounds, name=_memory_name(parts, shown))
     if parts.scheme == SQLITE:
@@ -128,7 +130,7 @@ def read_store_url(url: str) -> StoreUrl:
             reserve=_whole_number("reserve", given, shown, RESERVE_BYTES) or 0,
         )
     if port == 0:
-        raise ConfigError(f"{shown}: port 0 is none that a server listens on")
+        raise ConfigError(f"{shown}: port 0 is not valid")
     if parts.scheme == SENTINEL:
         found = {name: given.pop(f"sentinel_{name}", None) for name in ("username", "password")}
         return StoreUrl(
@@ -147,12 +149,12 @@ def read_store_url(url: str) -> StoreUrl:
 def _check_scheme(scheme: str, shown: str) -> None:
     if scheme in SCHEMES and "://" in shown:
         return
-    there_are = "there are " + ", ".join(f"{known}://" for known in SCHEMES)
+    there_are = "use " + ", ".join(f"{known}://" for known in SCHEMES)
     if "://" not in shown:
         raise ConfigError(f"{shown} is not the URL of a queue, such as sqlite:///q.db; {there_are}")
     near = nearest(scheme, SCHEMES, _LIKELY_SCHEME)
     meant = f": did you mean {near}://?" if near else f"; {there_are}"
-    raise ConfigError(f"{shown}: there is no store for {scheme}://{meant}")
+    raise ConfigError(f"{shown}: scheme {scheme}:// is not supported{meant}")
 
 
 def _parameters(parts: SplitResult, shown: str) -> dict[str, str]:
@@ -162,10 +164,10 @@ def _parameters(parts: SplitResult, shown: str) -> dict[str, str]:
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             near = nearest(name, known, _LIKELY_SCHEME)
-            meant = f": did you mean {near}?" if near else f"; there are {', '.join(known)}"
+            meant = f": did you mean {near}?" if near else f"; parameters: {', '.join(known)}"
             raise ConfigError(f"{shown}: {parts.scheme}:// has no parameter {name!r}{meant}")
         if name in found:
-            raise ConfigError(f"{shown}: the parameter {name!r} is there twice")
+            raise ConfigError(f"{shown}: the parameter {name!r} is given twice")
         found[name] = value
     return found
 
@@ -181,21 +183,21 @@ def _sqlite_path(parts: SplitResult, shown: str) -> str:
     if parts.netloc:
         there = f"{parts.netloc}{parts.path}".rpartition("@")[2]
         raise ConfigError(
-            f"{shown} has two slashes: write sqlite:///{there} for a file below the current folder, "
-            f"sqlite:////{there} for one below the root"
+            f"{shown} has two slashes: write sqlite:///{there} for a path below the current directory, or "
+            f"sqlite:////{there} for an absolute path"
         )
     path = unquote(parts.path[1:])
     if not path or path.endswith("/"):
         raise ConfigError(f"{shown} names no file: write sqlite:///q.db, or sqlite:////path/q.db with an absolute path")
     if path == ":memory:":
-        raise ConfigError(f"{shown}: a store in memory is memory://")
+        raise ConfigError(f"{shown}: for a store in memory write memory://")
     return path
 
 
 def _synchronous(given: dict[str, str], shown: str) -> str:
     synchronous = given.get("synchronous", SYNCHRONOUS[0])
     if synchronous.upper() not in SYNCHRONOUS:
-        raise ConfigError(f"{shown}: synchronous is {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
+        raise ConfigError(f"{shown}: synchronous must be {' or '.join(SYNCHRONOUS)}, got {synchronous!r}")
     return synchronous.upper()
 
 
@@ -204,7 +206,7 @@ def _whole_number(name: str, given: dict[str, str], shown: str, default: int | N
     if text is None:
         return default
     if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        raise ConfigError(f"{shown}: {name} is a whole number of at least 0, got {text!r}")
+        raise ConfigError(f"{shown}: {name} must be an integer of at least 0, got {text!r}")
     return int(text)
 
 
@@ -228,7 +230,8 @@ def _sentinels(parts: SplitResult, shown: str) -> tuple[tuple[str, int], ...]:
     login, _, places = parts.netloc.rpartition("@")
     if "," in login:
         raise ConfigError(
-            f"{shown}: the user and the password of Redis stand once, before the first Sentinel; a comma in them is %2C"
+            f"{shown}: write the user and the password of Redis once, before the first Sentinel; write a "
+            "comma in them as %2C"
         )
     found = []
     for place in places.split(","):
@@ -240,7 +243,7 @@ def _sentinels(parts: SplitResult, shown: str) -> tuple[tuple[str, int], ...]:
         if not host:
             raise ConfigError(f"{shown} names no Sentinel: write {SENTINEL}://HOST:PORT,HOST:PORT/NAME")
         if port == 0:
-            raise ConfigError(f"{shown}: port 0 is none that a Sentinel listens on")
+            raise ConfigError(f"{shown}: port 0 is not valid for a Sentinel")
         found.append((host, port or _SENTINEL_PORT))
     return tuple(found)
 
@@ -252,7 +255,7 @@ def _primary(parts: SplitResult, shown: str) -> str:
             f"{shown} does not name the primary: write {SENTINEL}://HOST:PORT/NAME, with the NAME of `sentinel monitor`"
         )
     if "/" in name:
-        raise ConfigError(f"{shown}: {name!r} is no name of a primary; a database of Redis is written as ?db=1")
+        raise ConfigError(f"{shown}: {name!r} is not a name of a primary; write the database of Redis as ?db=1")
     return name
 
 
@@ -264,10 +267,14 @@ def _watched_server_url(parts: SplitResult, given: dict[str, str], shown: str) -
 
 def _database(text: str, shown: str) -> str:
     if not (text.isascii() and text.isdecimal()):
-        raise ConfigError(f"{shown}: a database of Redis is a number such as 0, got {text!r}")
+        raise ConfigError(f"{shown}: the database of Redis must be a number such as 0, got {text!r}")
     return text
 
 
 def _without_url(error: ValueError) -> str:
     """The reason of a parser, which may repeat the part of the URL that has the password."""
-    return "its port is no number from 0 to 65535" if "ort" in str(error) else "its host cannot be read"
+    return (
+        "its host is not valid"
+        if "its port is not a number from 0 to 65535" in str(error)
+        else "its host cannot be read"
+    )

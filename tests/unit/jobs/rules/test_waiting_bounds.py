@@ -21,7 +21,9 @@ def test_jobs_fit_up_to_the_bound():
     bounds = WaitingBounds(jobs=3)
     assert bounds.any
     check(bounds, waiting=1, new=2, new_bytes=10**9)
-    with pytest.raises(QueueFull, match=r"queue q is full: 2 jobs wait, 2 more .* at most 3 may \(max_waiting\)"):
+    with pytest.raises(
+        QueueFull, match=r"queue q is full: 2 waiting jobs and 2 more submitted exceed max_waiting \(3\)"
+    ):
         check(bounds, waiting=2, new=2)
 
 
@@ -29,5 +31,5 @@ def test_bytes_fit_up_to_the_bound():
     bounds = WaitingBounds(nbytes=10)
     assert bounds.any
     check(bounds, waiting=10**9, waiting_bytes=4, new_bytes=6)
-    with pytest.raises(QueueFull, match=r"5 bytes of inputs wait, 6 more .* at most 10 may \(max_waiting_bytes\)"):
+    with pytest.raises(QueueFull, match=r"of waiting inputs and 6 more submitted exceed max_waiting_bytes \(10\)"):
         check(bounds, waiting_bytes=5, new_bytes=6)

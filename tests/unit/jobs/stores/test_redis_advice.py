@@ -62,8 +62,8 @@ def test_whatever_is_wrong_has_a_remedy():
 def test_every_way_to_write_to_the_disk_says_what_a_power_cut_loses():
     told = {fsync: advise(GOOD, {"appendfsync": fsync})[3] for fsync in ("always", "everysec", "no")}
     assert {fsync: advice.wrong for fsync, advice in told.items()} == {"always": False, "everysec": False, "no": True}
-    assert "last second or two" in told["everysec"].remedy
-    assert "half a minute" in told["no"].remedy
+    assert "last one or two seconds" in told["everysec"].remedy
+    assert "lose 30 s" in told["no"].remedy
     assert advise(GOOD, {})[3].found == "unknown"
 
 

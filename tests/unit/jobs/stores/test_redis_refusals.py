@@ -14,17 +14,17 @@ IN_A_SCRIPT = "Error running script (call to f_ab): @user_script:31: -{} used me
 @pytest.mark.parametrize(
     ("kind", "text", "means"),
     [
-        ("AuthenticationError", "Authentication required.", "refuses the user or the password"),
-        ("ResponseError", "WRONGPASS invalid username-password pair", "refuses the user or the password"),
-        ("NoPermissionError", "this user has no permissions", "does not let this user"),
-        ("ResponseError", "NOPERM this user has no permissions", "does not let this user"),
-        ("MovedError", "12 127.0.0.1:7000", "a node of a cluster that does not have this queue"),
+        ("AuthenticationError", "Authentication required.", "rejected the user name or password"),
+        ("ResponseError", "WRONGPASS invalid username-password pair", "rejected the user name or password"),
+        ("NoPermissionError", "this user has no permissions", "denies this user"),
+        ("ResponseError", "NOPERM this user has no permissions", "denies this user"),
+        ("MovedError", "12 127.0.0.1:7000", "a cluster node that does not hold this queue"),
     ],
 )
 def test_what_waiting_does_not_mend_is_an_error_of_the_configuration(kind, text, means):
     error = explain_refusal("Redis at h:1", kind, text, 5.0)
     assert type(error) is ConfigError
-    assert str(error).startswith(f"Redis at h:1 {means}" if not means.startswith("a node") else "Redis at h:1 is")
+    assert str(error).startswith(f"Redis at h:1 {means}" if not means.startswith("a cluster") else "Redis at h:1 is")
     assert means in str(error)
 
 
@@ -34,23 +34,27 @@ def test_what_waiting_does_not_mend_is_an_error_of_the_configuration(kind, text,
 def test_a_server_without_memory_is_full_and_has_done_nothing(kind, text):
     error = explain_refusal("Redis at h:1", kind, text, 5.0)
     assert type(error) is StoreFull
-    assert "has no memory left" in str(error)
+    assert "is out of memory" in str(error)
 
 
 @pytest.mark.parametrize(
     ("kind", "text", "means"),
     [
-        ("BusyLoadingError", "Redis is loading the dataset in memory", "is reading its data from disk"),
-        ("ReadOnlyError", "You can't write against a read only replica.", "is a replica, which takes no changes"),
-        ("ResponseError", IN_A_SCRIPT.format("READONLY"), "is a replica"),
+        ("BusyLoadingError", "Redis is loading the dataset in memory", "is loading its data from disk"),
+        ("ReadOnlyError", "You can't write against a read only replica.", "is a read-only replica"),
+        ("ResponseError", IN_A_SCRIPT.format("READONLY"), "is a read-only replica"),
         ("ResponseError", "MISCONF Redis is configured to save RDB snapshots, but", "cannot write to its disk"),
         ("ResponseError", "UNBLOCKED force unblock from blocking operation, instance", "has become a replica"),
         ("AskError", "12 127.0.0.1:7000", "is moving this queue to another node"),
         ("ResponseError", "NOREPLICAS Not enough good replicas to write.", "has too few replicas"),
-        ("ResponseError", "BUSY Redis is busy running a script.", "is busy with somebody's script"),
-        ("TimeoutError", "Timeout reading from socket", "did not answer within 5 s"),
-        ("ConnectionError", "Error 111 connecting to h:1.", "cannot be reached: Error 111 connecting to h:1."),
-        ("ResponseError", "WRONGTYPE Operation against a key", "did not do what it was asked: WRONGTYPE Operation"),
+        ("ResponseError", "BUSY Redis is busy running a script.", "is busy with a script of another client"),
+        ("TimeoutError", "Timeout reading from socket", "did not respond within 5 s"),
+        (
+            "ConnectionError",
+            "Error 111 connecting to h:1.",
+            "cannot connect to Redis at h:1: Error 111 connecting to h:1.",
+        ),
+        ("ResponseError", "WRONGTYPE Operation against a key", "reported an error: WRONGTYPE Operation"),
     ],
 )
 def test_what_may_pass_is_told_as_a_store_that_cannot_be_used_now(kind, text, means):

@@ -29,7 +29,7 @@ def test_a_disk_that_takes_no_new_jobs_is_wrong_and_one_without_a_reserve_is_tol
 def test_a_file_in_memory_is_wrong_and_the_remedy_says_why(kind):
     _, place, *_ = advise_on_file("/dev/shm/q.db", kind, "FULL")
     assert place.wrong
-    assert "gone when the machine is started again" in place.remedy
+    assert "lost when the machine restarts" in place.remedy
 
 
 def test_what_a_power_cut_may_lose_is_told():

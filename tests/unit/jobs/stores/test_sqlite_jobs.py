@@ -242,7 +242,7 @@ def test_a_unit_whose_caller_gave_up_never_begins(store, monkeypatch):
     blocker.start()
     assert entered.wait(20)
     monkeypatch.setattr(sqlite_writer, "ANSWER_SECONDS", 0.0)
-    with pytest.raises(StoreUnavailable, match="nothing was written"):
+    with pytest.raises(StoreUnavailable, match="no write finished"):
         submit(store, "a")
     monkeypatch.undo()
     gate.set()
@@ -260,7 +260,7 @@ def test_closing_ends_the_thread_and_may_be_done_again(open_store, file):
     assert threading.active_count() == before
     assert not file.wal.exists()
     for call in (lambda: submit(store, "b"), lambda: store.get(["a"])):
-        with pytest.raises(StoreUnavailable, match="the store was closed"):
+        with pytest.raises(StoreUnavailable, match="the store is closed"):
             call()
 
 

@@ -43,7 +43,9 @@ def test_a_store_in_memory_keeps_the_bounds_that_somebody_has_named():
     store = open_store("memory://bounded?max_waiting=1")
     assert open_store("memory://bounded") is store
     store.submit([NewJob("a")])
-    with pytest.raises(QueueFull, match=r"queue default is full: 1 jobs wait, 1 more .* at most 1 may \(max_waiting\)"):
+    with pytest.raises(
+        QueueFull, match=r"queue default is full: 1 waiting jobs and 1 more submitted exceed max_waiting \(1\)"
+    ):
         store.submit([NewJob("b")])
 
 
@@ -92,40 +94,43 @@ def test_sentinels_may_want_a_user_and_a_password_of_their_own():
 @each(
     ("url", "words"),
     [
-        ("", "the URL of a queue is a text such as sqlite:///q.db, got ''"),
+        ("", "the URL of a queue must be a string such as sqlite:///q.db, got ''"),
         (None, "got None"),
-        ("q.db", "q.db is not the URL of a queue, such as sqlite:///q.db; there are memory://, sqlite://"),
+        ("q.db", "q.db is not the URL of a queue, such as sqlite:///q.db; use memory://, sqlite://"),
         ("sqlite:q.db", "is not the URL of a queue"),
-        ("sqlite3:///q.db", "there is no store for sqlite3://: did you mean sqlite://?"),
+        ("sqlite3:///q.db", "scheme sqlite3:// is not supported: did you mean sqlite://?"),
         ("redus://host", "did you mean redis://?"),
-        ("amqp://host", "there is no store for amqp://; there are memory://, sqlite://, redis://, rediss://"),
-        ("sqlite://q.db", "two slashes: write sqlite:///q.db for a file below the current folder, sqlite:////q.db for"),
-        ("sqlite://var/q.db", "sqlite:////var/q.db for one below the root"),
+        ("amqp://host", "scheme amqp:// is not supported; use memory://, sqlite://, redis://, rediss://"),
+        (
+            "sqlite://q.db",
+            "write sqlite:///q.db for a path below the current directory, or sqlite:////q.db for",
+        ),
+        ("sqlite://var/q.db", "sqlite:////var/q.db for an absolute path"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
         ("sqlite:///folder/", "names no file"),
-        ("sqlite:///:memory:", "a store in memory is memory://"),
+        ("sqlite:///:memory:", "for a store in memory write memory://"),
         ("sqlite:///a%00b", "null character"),
-        ("sqlite:///a#b", "written as %23"),
+        ("sqlite:///a#b", "write %23"),
         ("sqlite:///q.db?queu=a", "sqlite:// has no parameter 'queu': did you mean queue?"),
         (
             "sqlite:///q.db?sync=FULL",
-            "no parameter 'sync'; there are queue, max_waiting, max_waiting_bytes, synchronous, reserve",
+            "no parameter 'sync'; parameters: queue, max_waiting, max_waiting_bytes, synchronous, reserve",
         ),
-        ("sqlite:///q.db?reserve=8MiB", "reserve is a whole number of at least 0, got '8MiB'"),
-        ("redis://host?max_waiting=many", "max_waiting is a whole number of at least 0, got 'many'"),
-        ("sqlite:///q.db?reserve=-1", "reserve is a whole number of at least 0, got '-1'"),
-        ("sqlite:///q.db?synchronous=OFF", "synchronous is FULL or NORMAL, got 'OFF'"),
-        ("sqlite:///q.db?queue=a&queue=b", "the parameter 'queue' is there twice"),
+        ("sqlite:///q.db?reserve=8MiB", "reserve must be an integer of at least 0, got '8MiB'"),
+        ("redis://host?max_waiting=many", "max_waiting must be an integer of at least 0, got 'many'"),
+        ("sqlite:///q.db?reserve=-1", "reserve must be an integer of at least 0, got '-1'"),
+        ("sqlite:///q.db?synchronous=OFF", "synchronous must be FULL or NORMAL, got 'OFF'"),
+        ("sqlite:///q.db?queue=a&queue=b", "the parameter 'queue' is given twice"),
         ("sqlite:///q.db?queue=", "1 to 64 of A-Z a-z 0-9 . _ -, got ''"),
         ("sqlite:///q.db?queue=a/b", "got 'a/b'"),
         (f"sqlite:///q.db?queue={'a' * 65}", "1 to 64"),
         ("memory://a/b", "write memory://, or memory://NAME"),
-        ("memory://?synchronous=FULL", "memory:// has no parameter 'synchronous'; there are queue"),
+        ("memory://?synchronous=FULL", "memory:// has no parameter 'synchronous'; parameters: queue"),
         ("redis://", "names no host: write redis://HOST:6379"),
         ("redis://host/main", "a database of Redis is a number such as 0, got 'main'"),
-        ("redis://host:port", "its port is no number"),
-        ("redis://host:70000", "its port is no number from 0 to 65535"),
+        ("redis://host:port", "its port is not a number"),
+        ("redis://host:70000", "its port is not a number from 0 to 65535"),
         ("redis://host:0", "port 0"),
         ("redis://[host", "its host cannot be read"),
         ("unix://", "names no socket"),
@@ -136,12 +141,12 @@ def test_sentinels_may_want_a_user_and_a_password_of_their_own():
             "redis+sentinel://one:1,two:2",
             "does not name the primary: write redis+sentinel://HOST:PORT/NAME, with the NAME",
         ),
-        ("redis+sentinel://one/p/1", "'p/1' is no name of a primary; a database of Redis is written as ?db=1"),
+        ("redis+sentinel://one/p/1", "'p/1' is not a name of a primary; write the database of Redis as ?db=1"),
         ("redis+sentinel://one/p?db=x", "a database of Redis is a number such as 0, got 'x'"),
-        ("redis+sentinel://one,two:x/p", "in 'two:x' its port is no number from 0 to 65535"),
+        ("redis+sentinel://one,two:x/p", "in 'two:x' its port is not a number from 0 to 65535"),
         ("redis+sentinel://one,two:0/p", "port 0"),
         ("redis+sentinel://one,[::1/p", "its host cannot be read"),
-        ("redis+sentinel://a:b@one,a:b@two/p", "stand once, before the first Sentinel; a comma in them is %2C"),
+        ("redis+sentinel://a:b@one,a:b@two/p", "once, before the first Sentinel; write a comma in them as %2C"),
         ("redis+sentinel://one/p?sentinel_pasword=x", "did you mean sentinel_password?"),
         ("redis://one/0?sentinel_password=x", "redis:// has no parameter 'sentinel_password'"),
     ],
@@ -208,6 +213,6 @@ def test_a_place_that_is_shown_has_no_password():
 def test_a_library_that_is_not_there_is_told_with_what_brings_it(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"redis://:\*\*\*@host needs the library redis: pip install 'penstock\[redis\]'"
+        ConfigError, match=r"redis://:\*\*\*@host needs the redis library: pip install 'penstock\[redis\]'"
     ):
         open_store("redis://:geheim@host")

@@ -311,9 +311,9 @@ def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
     app = fakes.app(fakes.Service())
     app.health.watch(Part())
     assert get(fakes, app, "/livez").status == 200
-    app.health.watch(Part(stuck="no attempt to claim has ended for 61 s"))
+    app.health.watch(Part(stuck="no claim has finished for 61 s"))
     call = get(fakes, app, "/livez")
-    assert (call.status, call.json["detail"]) == (503, "no attempt to claim has ended for 61 s")
+    assert (call.status, call.json["detail"]) == (503, "no claim has finished for 61 s")
 
 
 # -- a stage that gives nothing back -----------------------------------------------------------------------------------
