@@ -55,7 +55,7 @@ FITTING = {
         (
             "metadata",
             {1: "a"},
-            "metadata must be the same after it is written as JSON and read again, so with keys of text",
+            "after it is written as JSON and read again: use keys of text",
         ),
         ("metadata", {"a": (1, 2)}, "no tuples, got"),
     ],
