@@ -987,8 +987,8 @@ def test_all_folders_that_stay_are_told_up_to_some(published, there, monkeypatch
 def test_a_prune_that_a_loss_of_power_could_undo_says_so(published, there, monkeypatch):
     published("abcd")
     refused(monkeypatch, publishing, "sync_folder", lambda path: path == there / "versions")
-    said = f"^{there}: versions 1, 2 are pruned, and could be there again, damaged, after a loss of power: the folder"
-    with pytest.raises(PublishFailed, match=rf"{said} cannot be synced \(Permission denied\)$"):
+    said = f"^{there}: versions 1, 2 are pruned, but a power cut could restore them damaged:"
+    with pytest.raises(PublishFailed, match=rf"{said} cannot sync the directory \(Permission denied\)$"):
         prune_versions(there, 1)
     assert names_in(there / "versions") == ["3", "4"]
     with pytest.raises(PublishFailed, match=f"^{there} was not changed: Permission denied"):
