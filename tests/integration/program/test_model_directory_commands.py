@@ -82,7 +82,7 @@ def test_a_publish_that_is_repeated_changes_nothing_and_says_so(models, saved, t
     status, output = artifact(tmp_path, "publish", folder / "a", "models")
     assert status == 0
     assert "is version 1 of models already, but version 2 is current: nothing was changed" in output
-    assert output.endswith("; to go to it: penstock artifact rollback models --to 1\n")
+    assert output.endswith("; to switch to it: penstock artifact rollback models --to 1\n")
     assert there(models) == before
     said = told(tmp_path, "publish", folder / "a", "models")
     assert said == {"path": "models", "version": 1, "digest": digests["a"], "repeated": True, "current": 2}
