@@ -33,7 +33,7 @@ class Loading:
             ready = " to become ready" if self.left else ""
             return f"{self.stage} waits for an external worker{ready}, {int(self.seconds)} s"
         of_them = f" ({self.left} of {self.workers} workers)" if self.workers > 1 else ""
-        failed = f"; the last try failed: {self.last_failure}" if self.last_failure else ""
+        failed = f"; the last attempt failed: {self.last_failure}" if self.last_failure else ""
         return f"{self.stage} is loading{of_them}, {int(self.seconds)} s{failed}"
 
 

@@ -28,9 +28,9 @@ LARGEST_AMOUNT: Final = float(1 << 53)
 USER: Final = "user_"
 """Begins the name of each counter of a user's stage, so that none of Penstock's can be meant by it."""
 OWN: Final = {
-    "rows_fetched": "Distinct rows that batches have asked for, by table, whether there is such a row or not.",
-    "rows_missing": "Those of the rows fetched that the table does not have: they were made by its rule.",
-    "rows_seconds": "Seconds that fetches of rows have taken, by table: one for several tables counts for each.",
+    "rows_fetched": "Distinct rows requested by batches, by table, found or not.",
+    "rows_missing": "Requested rows that the table does not have and that were filled by its rule for missing rows.",
+    "rows_seconds": "Seconds spent on fetching rows, by table; a fetch from several tables counts for each of them.",
 }
 """Penstock's own counters of a stage, and the help text of each."""
 
@@ -70,7 +70,7 @@ class SeriesCounts:
         """
         total = self._totals.get(series)
         if not 0.0 <= amount <= LARGEST_AMOUNT:
-            raise ConfigError(f"a count is a number from 0 to 2**53, not {amount}")
+            raise ConfigError(f"a count must be a number from 0 to 2**53, got {amount}")
         if total is None:
             check_series(series)
             of_user = series[0].startswith(USER)
@@ -90,21 +90,21 @@ def check_series(series: Series) -> None:
         told = name.removeprefix(USER)
         if not name.startswith(USER) or not _NAME.fullmatch(told) or len(told) > LONGEST_NAME:
             raise ConfigError(
-                f"{told!r:.120} cannot be the name of a counter: a letter from a to z, then such letters, digits and "
-                f"underscores, at most {LONGEST_NAME} in all"
+                f"{told!r:.120} is not a valid counter name: it must start with a letter from a to z, may have such "
+                f"letters, digits and underscores, and at most {LONGEST_NAME} characters"
             )
         for ending in _ENDINGS:
             if told.endswith(ending):
-                raise ConfigError(f"{told!r} cannot be the name of a counter: leave out {ending!r} at its end")
+                raise ConfigError(f"{told!r} is not a valid counter name: remove {ending!r} at its end")
     if len(labels) > MOST_LABELS:
         raise ConfigError(f"a counter has at most {MOST_LABELS} labels, {name.removeprefix(USER)!r} got {len(labels)}")
     for label, value in labels:
         if label in _TAKEN:
-            raise ConfigError(f"{label!r} is a label of every counter, and cannot be given")
+            raise ConfigError(f"{label!r} is reserved: every counter has this label")
         if not _LABEL.fullmatch(label) or label.startswith("__") or len(label) > LONGEST_NAME:
             raise ConfigError(
-                f"{label!r:.120} cannot be a label: a letter or an underscore, then letters, digits and underscores, "
-                f"not two underscores at its beginning, at most {LONGEST_NAME} in all"
+                f"{label!r:.120} is not a valid label: it must start with a letter or one underscore, may have "
+                f"letters, digits and underscores, and at most {LONGEST_NAME} characters"
             )
         if len(value) > LONGEST_VALUE:
             raise ConfigError(f"the label {label!r} has a value of more than {LONGEST_VALUE} characters")
@@ -123,7 +123,7 @@ def amount_of(n: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         amount = math.nan
     if not 0.0 <= amount <= LARGEST_AMOUNT:
-        raise ConfigError(f"a count is a number from 0 to 2**53, not {n!r:.120}")
+        raise ConfigError(f"a count must be a number from 0 to 2**53, got {n!r:.120}")
     return amount
 
 

@@ -80,7 +80,7 @@ class SlabAllocator:
         first = offset // PAGE_BYTES
         pages = 0 if offset % PAGE_BYTES else self._pieces.pop(first, 0)
         if pages == 0:
-            raise ValueError(f"no piece begins at {offset}")
+            raise ValueError(f"no piece starts at {offset}")
         self.used_bytes -= pages * PAGE_BYTES
         self._ages.give_back(first, pages, now)
         self._join(first, pages)

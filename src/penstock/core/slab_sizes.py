@@ -39,10 +39,10 @@ def slab_bytes_each(wanted: int | None, memories: int, limit: int | None, others
         return most - most % PAGE_BYTES
     together = wanted * memories
     if left is not None and together > left:
-        taken = f", of which slabs of other services have {others}" if others else ""
+        taken = f", of which slabs of other services use {others}" if others else ""
         raise ConfigError(
-            f"slab_bytes={wanted} for each of {memories} slabs is {together} bytes, and the machine, the cgroup or "
-            f"`ulimit -v` allows {limit} bytes of memory{taken}, the processes included: set less than "
+            f"slab_bytes={wanted} for {memories} slabs needs {together} bytes, but the machine, the cgroup or `ulimit "
+            f"-v` allows {limit} bytes of memory for everything, processes included{taken}: set less than "
             f"{left // memories}, or 0 for no shared memory"
         )
     return wanted - wanted % PAGE_BYTES

@@ -80,14 +80,16 @@ def read_rules(data: bytes, where: str) -> TenantRules:
     for name, table in tables.items():
         path = f"tenants.{_key(name)}"
         if name != OTHERS and TENANT_NAME.fullmatch(name) is None:
-            raise ConfigError(f"{where}: {path}: a tenant's name is of 1 to 64 letters, digits and `._-`, or `*`")
+            raise ConfigError(
+                f"{where}: {path}: a tenant's name must have 1 to 64 letters, digits and `._-`, or be `*`"
+            )
         if not isinstance(table, dict):
             raise ConfigError(f"{where}: {path} must be a table")
         _refuse_unknown(where, f"{path}.", table, _KEYS)
         named[name] = _terms(where, path, table)
         for digest in _digests(where, path, table):
             if name == OTHERS:
-                raise ConfigError(f"{where}: {path}.key_sha256 cannot be: a key is that of one tenant, by its name")
+                raise ConfigError(f"{where}: {path}.key_sha256 is not allowed: a key must belong to a named tenant")
             if digest in keys:
                 both = f"in tenants.{keys[digest]} and in {path}" if keys[digest] != name else f"twice in {path}"
                 raise ConfigError(f"{where}: {path}.key_sha256: the same key is {both}")
@@ -119,7 +121,7 @@ def _shown(value: Any) -> str:
 def _refuse_unknown(where: str, path: str, table: Mapping[str, Any], known: Iterable[str]) -> None:
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}: {path}{_key(key)} is no key of this table; it takes {', '.join(known)}")
+            raise ConfigError(f"{where}: {path}{_key(key)} is not a key of this table; its keys are {', '.join(known)}")
 
 
 def _terms(where: str, path: str, table: Mapping[str, Any]) -> TenantTerms:
@@ -157,7 +159,7 @@ def _whole(where: str, path: str, value: Any, least: int, most: int) -> int | No
 def _digests(where: str, path: str, table: Mapping[str, Any]) -> list[bytes]:
     given = table.get("key_sha256", [])
     if not isinstance(given, list):
-        raise ConfigError(f"{where}: {path}.key_sha256 must be a list of texts of {DIGEST_DIGITS} hex digits")
+        raise ConfigError(f"{where}: {path}.key_sha256 must be a list of strings of {DIGEST_DIGITS} hex digits")
     found = []
     for number, text in enumerate(given):
         # Not repeated: a key itself may have been written here.

@@ -35,7 +35,7 @@ TENANT_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 def check_tenant_name(name: object) -> None:
     """Raise ConfigError for what is the name of no tenant; "" is that of nobody."""
     if name != "" and (not isinstance(name, str) or TENANT_NAME.fullmatch(name) is None):
-        raise ConfigError(f"a tenant's name is of 1 to 64 letters, digits and `._-`, got {name!r}")
+        raise ConfigError(f"a tenant's name must have 1 to 64 letters, digits and `._-`, got {name!r}")
 
 
 class TenantTerms(NamedTuple):

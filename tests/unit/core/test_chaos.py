@@ -74,7 +74,7 @@ def test_the_option_is_read():
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_can(text):
-    with pytest.raises(ConfigError, match=r"^chaos: .*(fractions from 0 to 1|is there twice)"):
+    with pytest.raises(ConfigError, match=r"^chaos: .*(fractions from 0 to 1|is given twice)"):
         ServerOptions(chaos=text)
 
 

@@ -14,7 +14,7 @@ from penstock.core.load_progress import Loading, cut_to_width, loading_words
         (Loading("M", 1, 1, 12.99), "M is loading, 12 s"),
         (Loading("M", 4, 4, 61.0), "M is loading (4 of 4 workers), 61 s"),
         (Loading("M", 1, 4, 3.0), "M is loading (1 of 4 workers), 3 s"),
-        (Loading("M", 1, 1, 3.0, "signal SIGKILL"), "M is loading, 3 s; the last try failed: signal SIGKILL"),
+        (Loading("M", 1, 1, 3.0, "signal SIGKILL"), "M is loading, 3 s; the last attempt failed: signal SIGKILL"),
     ],
 )
 def test_it_says_who_loads_and_since_when(loading, words):

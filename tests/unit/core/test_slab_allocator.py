@@ -65,7 +65,7 @@ def test_a_piece_lies_at_the_lowest_address_with_room_for_all_of_it():
 def test_only_a_piece_is_given_back(offset):
     allocator = slab(4)
     taken(allocator, 2)  # pages 0 and 1
-    with pytest.raises(ValueError, match=f"no piece begins at {offset}"):
+    with pytest.raises(ValueError, match=f"no piece starts at {offset}"):
         allocator.give_back(offset, 0.0)
     assert allocator.used_bytes == 2 * PAGE
     assert taken(allocator, 2) == [2]

@@ -114,7 +114,7 @@ class History:
         if self.random.random() < 0.1:
             offset = self.random.randrange(-1, self.plain.pages + 1) * PAGE_BYTES + self.random.choice((0, 1))
             if offset not in self.pieces.values():
-                with pytest.raises(ValueError, match="no piece begins"):
+                with pytest.raises(ValueError, match="no piece starts"):
                     self.slab.give_back(offset, self.now)
         elif self.pieces:
             piece = self.random.choice(list(self.pieces))

@@ -16,7 +16,7 @@ def test_names_of_tenants(name):
 
 @pytest.mark.parametrize("name", ["a b", "é", "n" * 65, 5, None, "a\n"])
 def test_what_is_no_name_of_a_tenant(name):
-    with pytest.raises(ConfigError, match="a tenant's name is of 1 to 64"):
+    with pytest.raises(ConfigError, match="a tenant's name must have 1 to 64"):
         check_tenant_name(name)
 
 
