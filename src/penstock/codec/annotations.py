@@ -242,7 +242,7 @@ def _parameter_type(function: Callable[..., Any], name: str) -> Any:
         return Any
     parameters = [p for p in declared if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     if not parameters:
-        raise ConfigError(f"{name} takes no item: it needs a parameter")
+        raise ConfigError(f"{name} needs a parameter for the item")
     return _resolve(function, parameters[0].name, name)
 
 
@@ -273,8 +273,8 @@ def _no_array(type_: Any, name: str) -> Any:
     array = array_kind(type_)
     if array is not None:
         raise ConfigError(
-            f"{name} takes a batch, which comes as a list: annotate it as list[np.ndarray], got `{type_name(array)}`; "
-            "np.stack makes one array of a list"
+            f"{name} receives a batch as a list: annotate it as list[np.ndarray], got `{type_name(array)}`; use "
+            "np.stack to make one array of the list"
         )
     return type_
 

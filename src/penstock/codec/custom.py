@@ -76,7 +76,8 @@ def _writer_of(kind: Any) -> Callable[[Any], Any]:
 def _refuse(value: Any) -> Any:
     kind = type(value)
     raise TypeError(
-        f"an object of type `{kind.__module__}.{kind.__qualname__}` is neither JSON nor MessagePack{_way_out(kind)}"
+        f"an object of type `{kind.__module__}.{kind.__qualname__}` cannot be written as JSON or "
+        f"MessagePack{_way_out(kind)}"
     )
 
 

@@ -76,8 +76,8 @@ def not_as_made(type_: Any, *, by_pydantic: bool) -> str:
     classes = [] if by_pydantic else [cls for cls in dataclasses_in(type_) if not _has_plain_init(cls)]
     for cls in _left_out(msgspec.msgpack.Decoder(type_), classes) if classes else ():
         return (
-            f"msgspec had read a Struct with `{type_name(cls)}` before Penstock did, and will make that without its "
-            "defaults; make decoders of your own in `setup`, and not at import"
+            f"msgspec read a Struct with `{type_name(cls)}` before Penstock did, and creates its objects without "
+            "their defaults; create your own decoders in `setup`, not at import"
         )
     return ""
 
@@ -128,7 +128,7 @@ def _why_no_init(cls: Any) -> str:
     """Why a dataclass cannot be made by its `__init__`; "" where it can."""
     name = f"`{type_name(cls)}`"
     if type(cls).__call__ is not type.__call__ or cls.__new__ is not object.__new__:
-        return f"{name} is not made by its `__init__` alone, but by a `__new__` or a metaclass of its own"
+        return f"{name} has its own `__new__` or metaclass, not only an `__init__`"
     if inspect.isabstract(cls):
         return f"{name} is abstract"
     arguments = _arguments(cls)
@@ -138,7 +138,7 @@ def _why_no_init(cls: Any) -> str:
             return f"the field `{field}` of {name} is a `{type(found).__name__}`"
     for each in getattr(cls, "__attrs_attrs__", ()):
         if getattr(each.default, "takes_self", False):  # msgspec cannot describe it
-            return f"the default of the field `{each.name}` of {name} takes the object"
+            return f"the default of the field `{each.name}` of {name} needs the object"
     parameters = inspect.signature(cls).parameters.values()
     takes = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -155,7 +155,7 @@ def _why_no_init(cls: Any) -> str:
             )
     for p in wanted:
         if p.name not in arguments.values():
-            return f"the `__init__` of {name} wants `{p.name}`, which is no field"
+            return f"the `__init__` of {name} requires `{p.name}`, which is not a field"
     return ""
 
 
@@ -164,11 +164,12 @@ def _why_not_by_pydantic(cls: Any) -> str:
     if not isinstance(cls, type) or not dataclasses.is_dataclass(cls) or is_pydantic(cls):
         return ""
     if not _has_usual_init(cls):
-        return f"`{type_name(cls)}` has an `__init__` or a `__new__` of its own, which pydantic does not call"
+        return f"`{type_name(cls)}` has its own `__init__` or `__new__`, which pydantic does not call"
     for field in dataclasses.fields(cls):
         if not field.init and field.default is not dataclasses.MISSING:
             return (
-                f"pydantic sets the field `{field.name}` of `{type_name(cls)}`, which `init=False` leaves to the class"
+                f"pydantic sets the field `{field.name}` of `{type_name(cls)}`, although `init=False` reserves it "
+                "for the class"
             )
     return ""
 
@@ -180,7 +181,7 @@ def _why_no_tuple(cls: Any) -> str:
     below = itertools.takewhile(lambda base: "_fields" not in vars(base), cls.__mro__)
     if not any(name in vars(base) for base in below for name in ("__new__", "__init__")):
         return ""
-    return f"`{type_name(cls)}` has an `__init__` or a `__new__` of its own, which msgspec does not call"
+    return f"`{type_name(cls)}` has its own `__init__` or `__new__`, which msgspec does not call"
 
 
 def _has_usual_init(cls: Any) -> bool:

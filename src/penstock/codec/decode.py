@@ -90,7 +90,7 @@ class ItemDecoder:
 
     def _raw(self, payload: Buffer) -> Any:
         if self._bytes_kind is None:
-            raise UnreadablePart(f"expected `{type_name(self._type)}`, which plain bytes are not")
+            raise UnreadablePart(f"expected `{type_name(self._type)}`, got plain bytes")
         return self._checked(self._bytes_kind(payload))
 
     def _checked(self, value: Any) -> Any:
@@ -98,7 +98,7 @@ class ItemDecoder:
 
     def _npy(self, payload: Buffer) -> Any:
         if self._array_kind is None:
-            raise UnreadablePart(f"expected `{type_name(self._type)}`, which an array is not")
+            raise UnreadablePart(f"expected `{type_name(self._type)}`, got an array")
         from penstock.codec import numpy_
 
         return numpy_.read_npy(payload, self._array_kind)

@@ -94,7 +94,7 @@ class ItemEncoder:
         except EncodeFailed:
             raise
         except Exception as exc:  # pickling and serializers run user code
-            reason = "it is nested too deeply, or holds itself" if isinstance(exc, RecursionError) else str(exc)
+            reason = "it is nested too deeply, or contains itself" if isinstance(exc, RecursionError) else str(exc)
             # Once compiled, `from` sets no cause.  The text has the reason, so nobody looks for the cause.
             message = f"{self._subject} cannot be written as {Codec(codec).name}: {reason}"
             named = _NAMED_TYPE.search(reason)
@@ -121,7 +121,7 @@ def _refuse_nan(value: Any, subject: str) -> None:
     path = _path_of_nan(msgspec.to_builtins(value, enc_hook=_write_unless_finite), "$")
     if path is not None:
         raise EncodeFailed(
-            f"{subject} has a NaN or an infinity at `{path}`, which JSON cannot carry; allow_nan=True writes null",
+            f"{subject} has NaN or infinity at `{path}`, which JSON does not support; set allow_nan=True to write null",
             place=_without_numbers(path),
         )
 

@@ -77,9 +77,9 @@ def difference(wanted: Any, came: Any, tolerance: float | None) -> str:
     if found is None:
         return ""
     where = "" if found.path == "$" else f" at `{found.path}`"
-    words = f"wanted {_shown(found.wanted)}, came {_shown(found.came)}{where}"
+    words = f"expected {_shown(found.wanted)}, got {_shown(found.came)}{where}"
     if tolerance is None and _are_numbers(found.wanted, found.came):
-        words += f"; floats may differ by {RELATIVE:g} of their value, and `tolerance=` of the Example says otherwise"
+        words += f"; floats may differ by {RELATIVE:g} of their value; set `tolerance=` of the Example to change it"
     return words
 
 

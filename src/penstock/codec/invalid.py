@@ -28,7 +28,7 @@ from penstock.errors import InvalidItem
 _LOCATION = re.compile(r"(?s)(.*) - at (`key` in )?`(\$.*)`")
 _OPENINGS = ("Expected ", "Object ", "Number ", "Invalid ", "Integer ", "Input data ", "Array ")
 _TRUNCATED = "input data was truncated"
-_NOT_UTF8 = "text that is not UTF-8"
+_NOT_UTF8 = "text is not valid UTF-8"
 _NOT_UTF8_IN_MSGSPEC = "Invalid UTF-8 encoded string"
 """From 0.23 on; before, msgspec raised a UnicodeDecodeError."""
 _NO_MEMBER = re.compile(r"Invalid enum value (-?\d+|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")")
@@ -126,7 +126,7 @@ def invalid_item(exc: BaseException, payload: Buffer) -> InvalidItem:
     if reason == _TRUNCATED:
         reason = _why_truncated(payload)
     elif reason == _NO_JSON_AT_ALL and bytes(payload[:3]) == codecs.BOM_UTF8:
-        reason = "the body begins with a UTF-8 byte order mark (BOM): leave it out"
+        reason = "the body begins with a UTF-8 byte order mark (BOM): remove it"
     return InvalidItem(reason, path=path)
 
 
@@ -166,7 +166,7 @@ def _why_truncated(payload: Buffer) -> str:
     if not len(payload):
         return "the body is empty"
     if _LONE_SURROGATE.search(payload):
-        return "text with half of a surrogate pair, which is no character"
+        return "text has half of a surrogate pair, which is not a character"
     return _TRUNCATED
 
 

@@ -162,7 +162,7 @@ def plain_numbers(value: Any) -> Any:
         return float(value)
     item = value.item()
     if isinstance(item, np.generic):
-        raise TypeError(f"`{type(value).__name__}` has no counterpart in JSON or MessagePack")
+        raise TypeError(f"`{type(value).__name__}` cannot be written as JSON or MessagePack")
     return item
 
 
@@ -203,9 +203,9 @@ def read_npy(payload: Buffer, type_: Any) -> np.ndarray[Any, Any]:
     claimed = prod(shape) * dtype.itemsize
     if claimed != len(view) - start:  # a number of thousands of digits cannot even be made text
         size = str(claimed) if claimed < 2**63 else "2**63 or more"
-        raise UnreadablePart(f"the header claims {size} bytes of array, the payload has {len(view) - start}")
+        raise UnreadablePart(f"the header announces {size} bytes of array data, the payload has {len(view) - start}")
     if claimed == 0 and prod(n or 1 for n in shape) > MAX_EMPTY:
-        raise UnreadablePart(f"an array without elements claims the shape {cut_middle(str(shape), _SHAPE_BYTES)}")
+        raise UnreadablePart(f"an array without elements has the shape {cut_middle(str(shape), _SHAPE_BYTES)}")
     if dtype.kind == "U":
         _refuse_no_unicode(view[start:], dtype)
     try:
@@ -290,7 +290,7 @@ def _refuse_no_unicode(data: memoryview, dtype: np.dtype[Any]) -> None:
     """Refuse text whose numbers are no characters: numpy takes it, and then nobody can read or write it."""
     points = np.frombuffer(data, np.dtype(np.uint32).newbyteorder(dtype.byteorder))
     if ((points > _LAST_POINT) | (points - _FIRST_SURROGATE < _SURROGATES)).any():
-        raise UnreadablePart(f"an array of `{dtype}` with what is no Unicode character")
+        raise UnreadablePart(f"an array of `{dtype}` has an invalid Unicode character")
 
 
 def _npy_header(view: memoryview) -> tuple[str, int]:
@@ -302,9 +302,9 @@ def _npy_header(view: memoryview) -> tuple[str, int]:
     elif view[6] in (2, 3):
         start, size = 12, struct.unpack_from("<I", view, 8)[0]
     else:
-        raise UnreadablePart(f"version {view[6]} of .npy is not known")
+        raise UnreadablePart(f"version {view[6]} of .npy is not supported")
     if size > MAX_NPY_HEADER or start + size > len(view):
-        raise UnreadablePart(f"an .npy header of {size} bytes: it ends after the payload or is too long")
+        raise UnreadablePart(f"the .npy header has {size} bytes: longer than the payload or than allowed")
     return bytes(view[start : start + size]).decode("latin1").strip(), start + size
 
 
@@ -330,7 +330,7 @@ def _parse_npy_header(text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     order = fields.get("fortran_order", (None,) * 3)[1]
     shape = fields.get("shape", (None,) * 3)[2]
     if text[:1] + text[-1:] != "{}" or position < len(inner) or descr is None or order is None or shape is None:
-        raise UnreadablePart("the .npy header is not one of a plain array")
+        raise UnreadablePart("the .npy header does not describe a plain array")
     lengths = [part.strip() for part in shape.split(",")]
     if lengths[-1] == "":
         lengths.pop()
@@ -341,7 +341,7 @@ def _parse_npy_header(text: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
 
 def _npy_dtype(descr: str) -> np.dtype[Any]:
     if _NPY_DTYPE.fullmatch(descr) is None:
-        raise UnreadablePart(f"the dtype {descr[:40]!r} is not read from .npy")
+        raise UnreadablePart(f"the dtype {descr[:40]!r} is not supported in .npy")
     try:
         return np.dtype(descr)
     except (TypeError, ValueError, OverflowError):

@@ -79,11 +79,11 @@ def loads(payload: Buffer) -> Any:
     """
     view = memoryview(payload)
     if not view:
-        raise ValueError("an empty payload is no pickle")
+        raise ValueError("the payload is empty, not a pickle")
     if view[0] == _PICKLE:
         return _unpickle(view, ())
     if view[0] != _WITH_BUFFERS or len(view) < _HEAD.size:
-        raise ValueError("the payload is no pickle of ours")
+        raise ValueError("the payload is not a pickle in Penstock's format")
     _, count, pickled = _HEAD.unpack_from(view)
     start = _HEAD.size + 8 * count
     if start + pickled > len(view):
@@ -97,7 +97,7 @@ def loads(payload: Buffer) -> Any:
             raise ValueError("the payload ends inside a buffer")
         buffers.append(view[begin:end])
     if end != len(view):
-        raise ValueError("the payload goes on after its last buffer")
+        raise ValueError("the payload has extra bytes after its last buffer")
     return _unpickle(view[start : start + pickled], buffers)
 
 

@@ -45,18 +45,18 @@ def accepts(item_type: Any) -> frozenset[Codec]:
         try:
             fill_type_cache(item_type)
         except TypeError as exc:
-            raise ConfigError(f"`{type_name(item_type)}` cannot be an item from outside: {exc}") from exc
+            raise ConfigError(f"`{type_name(item_type)}` cannot be the input type of a service: {exc}") from exc
         strange = unsendable(item_type)
         if strange is not None:
             raise ConfigError(
-                f"`{type_name(item_type)}` cannot be an item from outside: no request can bring "
-                f"`{type_name(strange)}`; take what JSON has, and make the object in `preprocess`"
+                f"`{type_name(item_type)}` cannot be the input type of a service: a request cannot contain "
+                f"`{type_name(strange)}`; accept a JSON type, and create the object in `preprocess`"
             )
     reason = not_as_made(item_type, by_pydantic=not by_msgspec)
     if reason:
         raise ConfigError(
-            f"`{type_name(item_type)}` cannot be an item from outside: {reason}; take plain values, and make the "
-            "object in `preprocess`"
+            f"`{type_name(item_type)}` cannot be the input type of a service: {reason}; accept plain values, and "
+            "create the object in `preprocess`"
         )
     found = {Codec.JSON, Codec.MSGPACK}
     if bytes_kind(item_type) is not None:
@@ -120,7 +120,7 @@ def _custom_schema(type_: Any, ref_template: str, components: dict[str, dict[str
 
         declared = numpy_.declared_dtype(type_)
         of = "" if declared == numpy_.ANYTHING else f" of `{declared.name}`"
-        return {"type": "array", "description": f"A numpy array{of}: numbers in lists, nested once for each axis."}
+        return {"type": "array", "description": f"A NumPy array{of}, as lists of numbers nested once per axis."}
     if is_numpy_scalar(type_):
         from penstock.codec import numpy_
 

@@ -43,7 +43,7 @@ class TypeCheck:
             try:
                 fill_type_cache(type_)
             except TypeError as exc:
-                raise ConfigError(f"nothing can be checked against `{type_name(type_)}`: {exc}") from exc
+                raise ConfigError(f"cannot check values against `{type_name(type_)}`: {exc}") from exc
 
     def item(self, value: Any) -> Any:
         """The item itself; where builtins stand for an object, that object, for instance a Struct for a dict.

@@ -168,7 +168,7 @@ def test_an_array_of_results_has_arrays_in_it(array):
 def test_a_batch_of_items_annotated_as_one_array_is_refused_for_it_comes_as_a_list(batch, words):
     def predict(xs: batch): ...
 
-    told = f"predict takes a batch, which comes as a list: annotate it as {words}; np.stack makes one array of a list"
+    told = f"predict receives a batch as a list: annotate it as {words}; use np.stack to make one array of the list"
     with pytest.raises(ConfigError, match=re.escape(told)):
         signature(predict, batched=True)
 
@@ -216,7 +216,7 @@ def test_a_predict_without_a_parameter_is_refused():
     class NoItem:
         def predict(self, *, x: int): ...
 
-    with pytest.raises(ConfigError, match=r"NoItem\.predict takes no item"):
+    with pytest.raises(ConfigError, match=r"NoItem\.predict needs a parameter for the item"):
         signature(NoItem, batched=False)
 
 

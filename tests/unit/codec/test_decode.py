@@ -185,7 +185,7 @@ def test_deep_nesting_is_refused_and_not_a_crash(codec):
 
 @pytest.mark.parametrize("text", [b'"\xff"', b'"\xed\xa0\x80"', b'{"\xff": 1}'])
 def test_text_that_is_not_utf8_is_refused(text):
-    assert refusal(Any, Codec.JSON, text).reason == "text that is not UTF-8"
+    assert refusal(Any, Codec.JSON, text).reason == "text is not valid UTF-8"
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1,]", b"{'a': 1}", b"1 2", b'"\\ud800"', b"\xef\xbb\xbf1", b"tru"])
@@ -426,11 +426,11 @@ def test_a_pickle_payload_with_damage_gives_a_value_or_an_invalid_item(damage, a
         (rb'"\ud83d', "input data was truncated"),
         (rb'"\ud83d\u', "input data was truncated"),
         (rb'"\\ud83d', "input data was truncated"),
-        (rb'"\ud800"', "text with half of a surrogate pair, which is no character"),
-        (rb'"\\\uDBFF\n"', "text with half of a surrogate pair, which is no character"),
+        (rb'"\ud800"', "text has half of a surrogate pair, which is not a character"),
+        (rb'"\\\uDBFF\n"', "text has half of a surrogate pair, which is not a character"),
         (
             b'\xef\xbb\xbf"abc"',
-            "the body begins with a UTF-8 byte order mark (BOM): leave it out",
+            "the body begins with a UTF-8 byte order mark (BOM): remove it",
         ),
         (b'\xef\xbb"abc"', "JSON is malformed: invalid character (byte 0)"),
     ],

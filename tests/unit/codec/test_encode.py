@@ -147,7 +147,7 @@ def test_a_format_may_be_given_by_its_number_as_frames_carry_it():
 def test_a_result_that_holds_itself_is_refused(codec):
     loop: list[Any] = []
     loop.append(loop)
-    assert "holds itself" in str(failure(codec, loop))
+    assert "contains itself" in str(failure(codec, loop))
 
 
 def test_an_unpicklable_result_says_why():
@@ -169,7 +169,7 @@ def test_an_unpicklable_result_says_why():
     ],
 )
 def test_nan_fails_a_json_result_and_names_its_place(value, path):
-    assert f"at `{path}`, which JSON cannot carry" in str(failure(Codec.JSON, value))
+    assert f"at `{path}`, which JSON does not support" in str(failure(Codec.JSON, value))
 
 
 def test_nan_becomes_null_when_allowed():
@@ -319,7 +319,7 @@ def test_a_checked_item_of_another_type_is_refused(type_, value, message):
 
 def test_a_type_nothing_can_be_checked_against_is_refused_when_the_check_is_asked_for():
     type_ = list[int] | list[str]
-    with pytest.raises(ConfigError, match=r"checked against `list\[int\] \| list\[str\]`"):
+    with pytest.raises(ConfigError, match=r"check values against `list\[int\] \| list\[str\]`"):
         ItemEncoder(type_, validate=True)
     with pytest.raises(ConfigError):
         ItemDecoder(type_, validate=True)
@@ -347,7 +347,7 @@ def test_the_refusal_of_an_object_names_its_type_and_what_to_return_instead(kind
             ItemEncoder(Any).encode(codec, {"scores": kind()})
         assert str(refused.value) == (
             f"the result cannot be written as {codec.name}: "
-            f"an object of type `{name}` is neither JSON nor MessagePack{instead}"
+            f"an object of type `{name}` cannot be written as JSON or MessagePack{instead}"
         )
 
 

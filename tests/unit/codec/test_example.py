@@ -93,7 +93,7 @@ def test_what_differs_by_rounding_or_by_its_container_is_right(wanted, came):
     assert difference(wanted, came, None) == ""
 
 
-SAYS = "; floats may differ by 1e-05 of their value, and `tolerance=` of the Example says otherwise"
+SAYS = "; floats may differ by 1e-05 of their value; set `tolerance=` of the Example to change it"
 
 
 @pytest.mark.parametrize(

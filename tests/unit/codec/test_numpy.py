@@ -234,7 +234,7 @@ def test_an_npy_that_claims_a_terabyte_is_refused_before_anything_is_allocated()
     tracemalloc.start()
     try:
         found = refusal(np.ndarray, Codec.NPY, bomb)
-        assert found.reason == "the header claims 1099511627776 bytes of array, the payload has 8"
+        assert found.reason == "the header announces 1099511627776 bytes of array, the payload has 8"
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -243,10 +243,10 @@ def test_an_npy_that_claims_a_terabyte_is_refused_before_anything_is_allocated()
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((10**18 - 1,) * 400, "the header claims 2**63 or more bytes of array, the payload has 8"),
-        ((2**59,), "the header claims 4611686018427387904 bytes of array, the payload has 8"),
-        ((2**30, 2**30), "the header claims 2**63 or more bytes of array, the payload has 8"),
-        ((0, *(10**17,) * 400), "an array without elements claims the shape (0, 100"),
+        ((10**18 - 1,) * 400, "the header announces 2**63 or more bytes of array, the payload has 8"),
+        ((2**59,), "the header announces 4611686018427387904 bytes of array, the payload has 8"),
+        ((2**30, 2**30), "the header announces 2**63 or more bytes of array, the payload has 8"),
+        ((0, *(10**17,) * 400), "an array without elements has the shape (0, 100"),
     ],
 )
 def test_a_shape_beyond_all_bounds_is_refused_in_few_words(shape, message):
@@ -261,7 +261,7 @@ def test_a_shape_beyond_all_bounds_is_refused_in_few_words(shape, message):
 def test_text_in_an_npy_that_is_no_unicode_is_refused(order, point):
     head = f"{{'descr': '{order}U2', 'fortran_order': False, 'shape': (2,), }}"
     data = struct.pack(f"{order}4I", 0x61, 0xD7FF, 0x10FFFF, point)
-    assert "with what is no Unicode character" in refusal(np.ndarray, Codec.NPY, npy(head, data)).reason
+    assert "has an invalid Unicode character" in refusal(np.ndarray, Codec.NPY, npy(head, data)).reason
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -273,7 +273,7 @@ def test_all_other_text_in_an_npy_is_read_and_can_be_written(order):
 
 def test_objects_in_an_npy_are_never_unpickled():
     found = refusal(np.ndarray, Codec.NPY, saved(np.array([print], object), allow_pickle=True))
-    assert found.reason == "the dtype '|O' is not read from .npy"
+    assert found.reason == "the dtype '|O' is not supported in .npy"
 
 
 HEAD = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }"

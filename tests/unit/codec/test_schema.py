@@ -82,7 +82,7 @@ def test_a_caller_may_send_json_messagepack_and_what_the_type_allows(type_, more
 
 
 def test_a_type_that_cannot_be_read_is_refused_before_anybody_sends_it():
-    with pytest.raises(ConfigError, match=r"`list\[int\] \| list\[str\]` cannot be an item from outside"):
+    with pytest.raises(ConfigError, match=r"`list\[int\] \| list\[str\]` cannot be the input type of a service"):
         accepts(list[int] | list[str])
 
 
@@ -161,8 +161,8 @@ def test_a_type_that_no_request_can_bring_is_refused(type_, strange):
     with pytest.raises(ConfigError) as refused:
         accepts(type_)
     assert str(refused.value).endswith(
-        f"cannot be an item from outside: no request can bring `{strange}`; "
-        "take what JSON has, and make the object in `preprocess`"
+        f"cannot be the input type of a service: a request cannot contain `{strange}`; "
+        "accept a JSON type, and create the object in `preprocess`"
     )
 
 
