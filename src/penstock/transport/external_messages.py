@@ -86,9 +86,7 @@ def unpack_json(payload: Any, kind: type[M]) -> M:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         name = kind.__name__.removeprefix("External").upper()
-        raise ProtocolError(
-            f"what should be the JSON of a {name} is none: {cut_middle(str(error), MESSAGE_BYTES)}"
-        ) from None
+        raise ProtocolError(f"invalid JSON in a {name}: {cut_middle(str(error), MESSAGE_BYTES)}") from None
 
 
 def codecs_of(names: tuple[str, ...]) -> frozenset[Codec]:

@@ -195,7 +195,7 @@ def control_frame(kind: Kind, payload: bytes) -> Frame:
     return frame
 
 
-_PLACES: Final = f": a payload of {ALIGN_FROM_BYTES} bytes or more begins at a multiple of 64 in the body"
+_PLACES: Final = f": a payload of {ALIGN_FROM_BYTES} bytes or more must start at a multiple of 64 in the body"
 _BATCH_RECORD_BYTES: Final = 26
 _ANSWER_RECORD_BYTES: Final = 17
 """What the columns take for each item."""
@@ -435,14 +435,14 @@ class FrameDecoder:
     def _check(self, header: tuple[Any, ...]) -> int:
         magic, version, kind, n, _, _, _, length = header
         if magic != MAGIC:
-            raise ProtocolError(f"not a frame: it begins with {magic!r}")
+            raise ProtocolError(f"not a frame: it starts with {magic!r}")
         if version != VERSION and not (version == SLAB_VERSION and self._slabs):
-            raise ProtocolError(f"the other end speaks version {version} of the protocol, this one version {VERSION}")
+            raise ProtocolError(f"the peer uses version {version} of the protocol, this process version {VERSION}")
         if kind not in _KINDS or (_FIRST_SLAB_KIND <= kind != _COUNTS and version != SLAB_VERSION):
             raise ProtocolError(f"unknown kind of frame: {kind}")
         if length > self._max_body or n > self._max_items or n * 9 > max(length, 9):
-            hint = ": its numbers have to be little-endian" if length >= MAX_BODY_BYTES << 8 else ""
-            raise ProtocolError(f"a frame claims {n} items in {length} bytes{hint}")
+            hint = ": its numbers must be little-endian" if length >= MAX_BODY_BYTES << 8 else ""
+            raise ProtocolError(f"a frame announces {n} items in {length} bytes{hint}")
         return int(length)
 
     def _move_to_body(self, header: tuple[Any, ...], begin: int, length: int) -> None:
@@ -470,7 +470,7 @@ def encode_shortage(failed: int, ran: int) -> bytes:
 def read_shortage(frame: Frame) -> tuple[int, int]:
     """How many items failed together, and how many ran."""
     if len(frame.payloads[0]) != _SHORTAGE.size:
-        raise ProtocolError("a SHORTAGE is two numbers")
+        raise ProtocolError("a SHORTAGE must have two numbers")
     failed, ran = _SHORTAGE.unpack(frame.payloads[0])
     return failed, ran
 
@@ -483,7 +483,7 @@ def encode_device_memory(nbytes: int) -> bytes:
 def read_device_memory(frame: Frame) -> int:
     """How many bytes torch has reserved."""
     if len(frame.payloads[0]) != _DEVICE_MEMORY.size:
-        raise ProtocolError("a DEVICE_MEMORY is one number")
+        raise ProtocolError("a DEVICE_MEMORY must have one number")
     nbytes: int = _DEVICE_MEMORY.unpack(frame.payloads[0])[0]
     return nbytes
 
@@ -504,7 +504,7 @@ def queue_frames(waiting: deque[Frame], frames: list[Frame]) -> None:
 
 def _read_places(payload: memoryview) -> frozenset[int]:
     if len(payload) % 4:
-        raise ProtocolError(f"a RECALL has {len(payload)} bytes, which are no list of places")
+        raise ProtocolError(f"a RECALL has {len(payload)} bytes, which is not a list of indexes")
     return frozenset(struct.unpack(f"<{len(payload) // 4}I", payload))
 
 

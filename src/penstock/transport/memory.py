@@ -56,7 +56,7 @@ class MemoryChannel:
     def deliver(self, data: bytes | None, error: Exception | None = None) -> None:
         """Take over bytes from the worker's thread, or None at its end."""
         if self._aborted and data is not None:
-            raise BrokenPipeError("the coordinator has dropped the channel")
+            raise BrokenPipeError("the coordinator closed the channel")
         try:
             self._loop.call_soon_threadsafe(self._receive, data, error)
         except RuntimeError:

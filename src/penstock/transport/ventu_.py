@@ -46,9 +46,9 @@ JOINED: Final = "error_ids"
 LISTED: Final = "error_id"
 """The key of the ids that failed, as a list."""
 
-NO_RESULT: Final = "the worker's answer has no result for this item"
-NO_REASON: Final = "the worker does not say what is wrong with this item"
-TOO_LARGE: Final = "its batch is too large for the old batching protocol: a message of it has at most 2 GiB"
+NO_RESULT: Final = "the worker's response has no result for this item"
+NO_REASON: Final = "the worker gave no reason for the error of this item"
+TOO_LARGE: Final = "the batch is too large for the old batching protocol, with at most 2 GiB per message"
 
 
 class _Batch:
@@ -147,14 +147,14 @@ class VentuExchange:
         """The HELLO or the ANSWERS that `n` more bytes complete; ProtocolError if the worker may not send them."""
         self._end += n
         if self._greeted and self._sent is None:
-            raise ProtocolError("the worker sent a message though it had no batch")
+            raise ProtocolError("the worker sent a message without having a batch")
         if self._end < LENGTH_BYTES:
             return []
         length = self._length()
         if not self._greeted and length:
             raise ProtocolError("the first message of a worker of the old batching protocol is empty")
         if length > self._longest:
-            raise ProtocolError(f"a message claims {length} bytes, and may have {self._longest}")
+            raise ProtocolError(f"a message announces {length} bytes; the limit is {self._longest}")
         end = LENGTH_BYTES + length
         if self._end < end:
             return []
@@ -229,18 +229,20 @@ def read_answer(message: memoryview, sent: Collection[str]) -> tuple[dict[str, m
     """
     entries = _claimed(message, _MAP)
     if entries is None:
-        raise ProtocolError("the worker's answer is not a map")
+        raise ProtocolError("the worker's response is not a map")
     if entries > len(sent) + 2:
-        raise ProtocolError(f"the worker's answer has {entries} entries for {len(sent)} items")
+        raise ProtocolError(f"the worker's response has {entries} entries for {len(sent)} items")
     try:
         found = _maps.decode(message)
     except _BAD_INPUT as error:
-        raise ProtocolError(f"the worker's answer cannot be read: {cut_middle(str(error), MESSAGE_BYTES)}") from None
+        raise ProtocolError(
+            f"the worker's response cannot be decoded: {cut_middle(str(error), MESSAGE_BYTES)}"
+        ) from None
     if len(found) != entries:
-        raise ProtocolError("the worker's answer has an id twice")
+        raise ProtocolError("the worker's response has an id twice")
     failed = [*_joined(found.pop(JOINED, None), len(sent)), *_listed(found.pop(LISTED, None), len(sent))]
     if not all(name in sent for name in [*found, *failed]):
-        raise ProtocolError("the worker's answer has an id that it was not sent")
+        raise ProtocolError("the worker's response has an unknown id")
     return {name: _content(memoryview(raw)) for name, raw in found.items()}, set(failed)
 
 
@@ -250,7 +252,7 @@ def _joined(raw: msgspec.Raw | None, most: int) -> list[str]:
         return []
     joined = _content(memoryview(raw))
     if len(joined) % ID_BYTES or len(joined) > most * ID_BYTES:
-        raise ProtocolError(f"{JOINED} has {len(joined)} bytes for {most} items at most, of {ID_BYTES} bytes each")
+        raise ProtocolError(f"{JOINED} has {len(joined)} bytes; expected at most {most} ids of {ID_BYTES} bytes each")
     return [str(joined[i : i + ID_BYTES], "ascii", "replace") for i in range(0, len(joined), ID_BYTES)]
 
 
@@ -260,7 +262,7 @@ def _listed(raw: msgspec.Raw | None, most: int) -> list[str]:
         return []
     entries = _claimed(raw, _LIST)
     if entries is None or entries > most:
-        raise ProtocolError(f"{LISTED} is not a list of {most} ids at most")
+        raise ProtocolError(f"{LISTED} is not a list of at most {most} ids")
     try:
         return _names.decode(raw)
     except _BAD_INPUT as error:
@@ -283,7 +285,7 @@ def _content(raw: memoryview) -> memoryview:
     first = raw[0]
     head = 1 if 0xA0 <= first <= 0xBF else _HEADS.get(first)
     if head is None:
-        raise ProtocolError("the worker's answer has something else than bytes or text under an id")
+        raise ProtocolError("the worker's response has a value that is neither bytes nor text")
     return raw[head:]
 
 

@@ -286,8 +286,8 @@ def test_a_large_body_is_read_into_its_final_place():
 @each(
     ("wire", "reason"),
     [
-        (header(magic=b"HT"), "not a frame: it begins with b'HT'"),
-        (header(version=1), "speaks version 1 of the protocol, this one version 4"),
+        (header(magic=b"HT"), "not a frame: it starts with b'HT'"),
+        (header(version=1), "uses version 1 of the protocol, this process version 4"),
         (header(kind=0), "unknown kind of frame: 0"),
         (header(kind=12), "unknown kind of frame: 12"),
         (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
@@ -353,7 +353,7 @@ def test_a_reader_may_hold_the_last_buffer_until_advance_has_returned():
 
 def test_what_a_frame_may_claim_can_be_bounded():
     decoder = FrameDecoder(max_body=100, max_items=1)
-    with pytest.raises(ProtocolError, match="a frame claims 1 items in 101 bytes"):
+    with pytest.raises(ProtocolError, match="a frame announces 1 items in 101 bytes"):
         decoder.feed(header(kind=Kind.LAUNCH, n=1, length=101))
     with pytest.raises(ProtocolError, match="a frame claims 2 items in 90 bytes"):
         FrameDecoder(max_items=1).feed(header(n=2, length=90))
