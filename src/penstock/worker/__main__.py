@@ -129,7 +129,7 @@ def _end_in_time(line: Callable[[str], str]) -> None:
     if not left:
         return  # what is registered with `atexit` runs, for as long as the coordinator waits for this process
     with contextlib.suppress(*CLOSED):
-        sys.stderr.write(line(f"it ends although threads go on: {', '.join(left[:10])}") + "\n")
+        sys.stderr.write(line(f"exiting with non-daemon threads still running: {', '.join(left[:10])}") + "\n")
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

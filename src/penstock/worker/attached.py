@@ -153,12 +153,12 @@ class AttachedWorker:
         except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
             sock.close()
             if _is_something_else(path):
-                raise PenstockError(f"cannot connect to {path}: what has that name is not a socket") from None
+                raise PenstockError(f"cannot connect to {path}: not a socket") from None
             if self._attachment.once:
-                raise PenstockError(f"nobody listens at {path}") from None
+                raise PenstockError(f"cannot connect to {path}: no server is listening") from None
             if not self._told_waiting:
                 self._told_waiting = True
-                log.info("nobody listens at %s: it tries until somebody does", path)
+                log.info("no server is listening at %s; retrying until one is", path)
             return None
         except OSError as error:
             sock.close()
@@ -178,7 +178,7 @@ class AttachedWorker:
         except _SetupFailed:
             return FAILED
         except ProtocolError as error:
-            log.warning("the server at %s sends what none may send, and is left: %s", self._attachment.path, error)
+            log.warning("protocol error from the server at %s, disconnecting: %s", self._attachment.path, error)
             return FAILED if self._attachment.once else None
         except OSError:  # the server has gone: what this worker holds is dropped
             self._end_if_forked()
@@ -187,18 +187,20 @@ class AttachedWorker:
             self._leaving.enter(AttachedPhase.WAITING)
             end.close()
         if self._leaving.asked:
-            log.info("it has left %s", self._attachment.path)
+            log.info("disconnected from %s", self._attachment.path)
             return None
         if self._attachment.once:
             return self._end_once()
-        log.warning("the server at %s has gone: it connects again", self._attachment.path)
+        log.warning("lost the connection to the server at %s; reconnecting", self._attachment.path)
         return None
 
     def _end_once(self) -> int:
         """The exit status after the only connection."""
         if not self._has_served:
-            raise PenstockError(f"the server at {self._attachment.path} has gone before it took this worker")
-        log.info("the server at %s has gone", self._attachment.path)
+            raise PenstockError(
+                f"the server at {self._attachment.path} closed the connection before it accepted this worker"
+            )
+        log.info("the server at %s closed the connection", self._attachment.path)
         self._tear_down()
         return WENT_WELL
 
@@ -210,7 +212,7 @@ class AttachedWorker:
             return
         launch = unpack_json(_expected(frame, Kind.LAUNCH).payloads[0], ExternalLaunch)
         if launch.max_size < 1:
-            raise ProtocolError(f"a LAUNCH says that max_size is {launch.max_size}")
+            raise ProtocolError(f"a LAUNCH has max_size {launch.max_size}")
         end.launched()
         if launch.counts:
             self._counts_to = end
@@ -245,8 +247,8 @@ class AttachedWorker:
             try:
                 end.send(encode_control(Kind.FAILED, write_failure(problem)))
             except OSError:
-                log.warning("the server has gone, and was not told what follows")
-            log.error("stage %r: the setup failed\n%s", launch.stage, problem.traceback.rstrip())  # noqa: TRY400
+                log.warning("lost the connection to the server; it did not receive the following error")
+            log.error("stage %r: setup failed\n%s", launch.stage, problem.traceback.rstrip())  # noqa: TRY400
             raise _SetupFailed from None
 
     def _made_ready(self, launch: ExternalLaunch) -> Runner | RunnerInLoop:
@@ -256,8 +258,8 @@ class AttachedWorker:
         policy = getattr(self._target, "batch", None) if declared.batch is None else declared.batch
         if policy is not None and not launch.batched:
             raise ConfigError(
-                f"stage {launch.stage!r} gets one item at a time, and {self._target.__qualname__} has a batch policy: "
-                "give the stage one too, as in penstock.external(..., batch=penstock.Batch())"
+                f"stage {launch.stage!r} receives one item at a time, but {self._target.__qualname__} has a batch "
+                "policy: add one to the stage, as in penstock.external(..., batch=penstock.Batch())"
             )
         types = declared_signature(self._target, declared, batched=launch.batched)
         accepts(types.item)  # raises where no request can bring such an item
@@ -328,7 +330,7 @@ class AttachedWorker:
         """
         strange = {*frame.codecs_in, *frame.codecs_out} - self._known
         if strange:
-            raise ProtocolError(f"a batch has items in formats that nobody agreed on: {sorted(strange)}")
+            raise ProtocolError(f"a batch has items in formats that were not negotiated: {sorted(strange)}")
         begun = time.monotonic()
         buffers = runner.run(frame)
         self._abandonment.answered(time.monotonic() - begun)
@@ -381,11 +383,11 @@ class AttachedWorker:
 
     def _end_stuck(self) -> None:
         stacks = cut_middle(stacks_of_threads(), STACKS_BYTES)
-        log.error("the server has gone, and a batch that nobody waits for runs on and on: it ends\n%s", stacks)
+        log.error("lost the connection to the server and an abandoned batch keeps running; exiting\n%s", stacks)
         self._end_process(FAILED)
 
     def _tell_cut(self, why: str) -> None:
-        log.error("the server at %s sends this worker away: %s", self._attachment.path, why)
+        log.error("the server at %s rejected this worker: %s", self._attachment.path, why)
 
 
 def _bounded(buffers: list[Any], max_body: int) -> list[Any]:
@@ -399,7 +401,7 @@ def _bounded(buffers: list[Any], max_body: int) -> list[Any]:
         if size <= max_body:
             break
         n = len(payloads[i])
-        error = EncodeFailed(f"the answer has {n} bytes, and its batch more than the {max_body} that the server takes")
+        error = EncodeFailed(f"the result has {n} bytes, and its batch exceeds the server's limit of {max_body} bytes")
         statuses[i], payloads[i] = Status.FAILED, write_failure(describe_error(error))
         size += len(payloads[i]) - n
     return encode_answers(frame.frame_id, frame.seconds, frame.calls, frame.ids, payloads, statuses)
@@ -412,7 +414,7 @@ def _is_something_else(path: str) -> bool:
 
 def _expected(frame: Frame, kind: Kind) -> Frame:
     if frame.kind is not kind:
-        raise ProtocolError(f"a {frame.kind.name} has come where a {kind.name} is due")
+        raise ProtocolError(f"expected a {kind.name} frame, got {frame.kind.name}")
     return frame
 
 

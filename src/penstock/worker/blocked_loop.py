@@ -89,7 +89,7 @@ class LoopWatch:
         """The function of the stage that the loop is in, and the line at which it stands."""
         frames = users_frames(sys._current_frames().get(self._loop_thread))
         if not frames:
-            return "what is no function of the stage"
+            return "code outside of the stage"
         of_stage = [frame for frame in frames if root_of(frame.f_globals.get("__name__")) == self._root]
         inner = of_stage[0] if of_stage else frames[-1]
         outer = of_stage[-1] if of_stage else frames[-1]
@@ -101,8 +101,8 @@ class LoopWatch:
             pass
         still = "over " if self.selector.busy_since == since else ""
         log.warning(
-            "stage %r: the event loop was blocked for %s%.1f s by %s; no other item of this worker goes on meanwhile: "
-            "await what takes long, or run it by asyncio.to_thread (this is told once)",
+            "stage %r: the event loop was blocked for %s%.1f s by %s, which stops all other items of this worker: "
+            "await long operations, or run them with asyncio.to_thread (logged once)",
             self._name,
             still,
             time.monotonic() - since,

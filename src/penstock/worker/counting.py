@@ -103,8 +103,8 @@ class Counting:
         before = self._labels.get(name, given)
         if before != given:
             raise ConfigError(
-                f"the counter {name.removeprefix(USER)!r} has the labels {_listed(before)} elsewhere, and "
-                f"{_listed(given)} here: give a counter the same labels each time"
+                f"the counter {name.removeprefix(USER)!r} was used before with the labels {_listed(before)}, now with "
+                f"{_listed(given)}: use the same labels each time"
             )
         if not self._known.add(series, 0.0):
             return False
@@ -187,7 +187,7 @@ def flush_counts() -> None:
 def count_own(name: str, n: float, /, **labels: str) -> None:
     """Count `n` more of a counter of Penstock's own, one of `core.series.OWN`, as `count` does it for users."""
     if name not in OWN:
-        raise ConfigError(f"{name!r} is none of Penstock's own counters: {', '.join(OWN)}")
+        raise ConfigError(f"{name!r} is not one of Penstock's own counters: {', '.join(OWN)}")
     _count(name, n, labels)
 
 

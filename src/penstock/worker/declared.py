@@ -22,7 +22,7 @@ def declaration_of(target: Any, setup: Mapping[str, Any]) -> Declaration:
         return Declaration()
     declared = target.declare(**setup)
     if not isinstance(declared, Declaration):
-        raise ConfigError(f"{target.__qualname__}.declare returns a penstock.Declaration, got {declared!r}")
+        raise ConfigError(f"{target.__qualname__}.declare must return a penstock.Declaration, got {declared!r}")
     return declared
 
 

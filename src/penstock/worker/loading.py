@@ -34,14 +34,14 @@ def reference(target: Any) -> StageRef:
     module, qualname = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
     if module is None or qualname is None:
         raise ConfigError(
-            f"stage {target!r} has no name by which a worker process could import it: "
-            "write a function or a class at the top level of a module, or use inline=True"
+            f"stage {target!r} has no name, so a worker process cannot import it: define a function or a class at the "
+            "top level of a module, or use inline=True"
         )
     name = f"{module}.{qualname}"
     if qualname.endswith("<lambda>"):
         raise ConfigError(
-            f"stage {name} is a lambda, which has no name, so a worker process cannot import it: "
-            "write a function with `def` at the top level of a module, or use inline=True"
+            f"stage {name} is a lambda, which a worker process cannot import: define a function with `def` at the top "
+            "level of a module, or use inline=True"
         )
     if "<locals>" in qualname:
         raise ConfigError(
@@ -50,7 +50,9 @@ def reference(target: Any) -> StageRef:
         )
     ref = _main_reference(name, qualname) if module in {"__main__", MAIN_NAME} else StageRef(module, qualname)
     if _look_up(sys.modules.get(module), qualname) is not target:
-        raise ConfigError(f"stage {name} is not what `{module}` calls {qualname}: a worker would import another object")
+        raise ConfigError(
+            f"stage {name} is not the object named {qualname} in `{module}`: a worker would import a different object"
+        )
     return ref
 
 
@@ -127,7 +129,7 @@ def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
     setup = inspect.getattr_static(target, "setup", Stage.setup)
     if setup is Stage.setup:
         if arguments:
-            raise ConfigError(f"stage {name!r} has no setup method to take {sorted(arguments)}")
+            raise ConfigError(f"stage {name!r} has no setup method for the arguments {sorted(arguments)}")
         return
     call = called(target, "setup")
     if call is None:
@@ -138,11 +140,11 @@ def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
     except (TypeError, ValueError):  # a function written in C that does not tell
         return
     if first and not takes.parameters:
-        raise ConfigError(f"stage {name!r}: setup takes no `self`: write `def setup(self)`")
+        raise ConfigError(f"stage {name!r}: setup has no parameter `self`: write `def setup(self)`")
     try:
         takes.bind(*first, **arguments)
     except TypeError as error:
         names = ", ".join(list(takes.parameters)[len(first) :])
-        how = "given as penstock.stage(..., setup={...}), or to penstock worker by --setup"
+        how = "passed as penstock.stage(..., setup={...}), or to penstock worker as --setup"
         hint = f"it takes {names}, {how}" if names else "it takes no arguments"
         raise ConfigError(f"stage {name!r}: setup() {error}; {hint}") from None

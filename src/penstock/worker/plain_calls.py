@@ -122,7 +122,9 @@ class PlainCalls:
             call.run()
             del call  # and with it its outcome
             if os.getpid() != process:
-                raise BrokenPipeError("a child that the stage has forked came back from it, and is no worker")
+                raise BrokenPipeError(
+                    "a child process forked by the stage returned into the worker loop; it must exit instead"
+                )
 
     def stop(self) -> None:
         """Have `serve` return."""

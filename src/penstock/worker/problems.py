@@ -29,7 +29,7 @@ MAX_NOTES = 16
 """Most notes of one error in a traceback."""
 _MAX_CAUSES = 8
 """Errors behind one of ours that are looked at: they may be a circle."""
-SINGLE_ITEM = "this stage has no batch policy, so predict takes one item"
+SINGLE_ITEM = "this stage has no batch policy, so predict receives one item"
 _NO_LIST = ("is not iterable", "has no len()", "is not subscriptable")
 _NO_ARRAY = ("0-d array", "0-d tensor", "unsized object")
 
@@ -81,7 +81,7 @@ def not_awaited(value: Any, method: str) -> NotAwaited | None:
     if kind is CoroutineType:
         value.close()  # else Python warns that nobody has awaited it
     name = kind.__name__
-    return NotAwaited(f"{method} gave {name!r}, which nobody awaits: write `async def`, and `await` what it calls")
+    return NotAwaited(f"{method} returned {name!r}, which is never awaited: write `async def`, and `await` the call")
 
 
 def note_single_item(error: BaseException, value: Any) -> None:
@@ -174,14 +174,14 @@ def _text(value: Any, limit: int) -> str:
     try:
         return cut_middle(str(value), limit)
     except USER_ERRORS as broken:
-        return f"<{_last_name(type(value))} whose message cannot be made: {_last_name(type(broken))}>"
+        return f"<{_last_name(type(value))} with an unprintable message: {_last_name(type(broken))}>"
 
 
 def _name(kind: type) -> str:
     try:
         return cut_middle(author_name(kind), NAME_BYTES)
     except USER_ERRORS:  # a metaclass may have made properties of both parts
-        return "<a class whose name cannot be read>"
+        return "<a class with an unreadable name>"
 
 
 def _last_name(kind: type) -> str:

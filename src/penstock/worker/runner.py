@@ -420,7 +420,7 @@ class Runner:
         if watch is not None:
             words = watch.look(value, counts=counts)
             if words and tells:
-                log.warning("stage %r: %s; nothing fails by it, and it is told once", self._name, words)
+                log.warning("stage %r: %s; the item does not fail; logged once", self._name, words)
             if watch.over:
                 self._watch = None
 
@@ -449,7 +449,9 @@ class Runner:
     def _blame(self, error: InvalidItem, codec: int) -> BaseException:
         """The error of an item that cannot be decoded; what no caller has written is no caller's fault."""
         if self._behind:
-            unfit = UnfitResult(f"what stage {self._behind!r} gave is no item of stage {self._name!r}: {error}")
+            unfit = UnfitResult(
+                f"the result of stage {self._behind!r} is not a valid item of stage {self._name!r}: {error}"
+            )
             unfit.__cause__ = error.__cause__
             return unfit
         if codec == Codec.PICKLE and not self._validates and error.__cause__ is not None:
@@ -531,7 +533,7 @@ class Runner:
         ]
         text = f"{example}: {'; '.join(each)}"
         if n == len(formats):
-            raise EncodeFailed(f"no caller could get the result of {text}")
+            raise EncodeFailed(f"cannot write the result in any format: {text}")
         return text
 
 

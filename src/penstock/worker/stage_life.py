@@ -57,7 +57,7 @@ def tell_troubles(name: str, troubles: list[str]) -> None:
     """Warn of the examples whose results cannot be written in some format; `troubles` has a sentence for each."""
     if troubles:
         others = f" (and {len(troubles) - 1} more of its examples)" if len(troubles) > 1 else ""
-        log.warning("stage %r: not every caller can get the result of %s%s", name, troubles[0], others)
+        log.warning("stage %r: cannot write the result in every format: %s%s", name, troubles[0], others)
 
 
 def tell_misfit(name: str, item: Any, examples: list[Any], *, batched: bool) -> None:

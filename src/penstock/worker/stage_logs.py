@@ -61,7 +61,7 @@ class StageLogs:
 
     def dropped_notice(self, count: int) -> str:
         """The line which tells that `count` lines are missing."""
-        return self.line(f"{count} lines were dropped because nobody read them or they could not be written")
+        return self.line(f"dropped {count} log lines: the output was not read in time or could not be written")
 
     def line(self, words: str) -> str:
         """A line about the worker, to be written as it is."""

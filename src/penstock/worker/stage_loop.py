@@ -37,7 +37,7 @@ def _run_until_over(loop: asyncio.AbstractEventLoop, steps: Coroutine[Any, Any, 
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
             log.warning(
-                "stage %r: a task that the stage has started raised %s, and the worker goes on",
+                "stage %r: a background task of the stage raised %s; the worker keeps running",
                 name,
                 type(error).__name__,
             )

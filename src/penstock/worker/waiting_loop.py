@@ -216,7 +216,7 @@ class _WaitingWorker:
 
     def _begin(self, frame: Frame) -> None:
         if frame.frame_id in self._running:
-            raise ProtocolError(f"frame {frame.frame_id} has come twice")
+            raise ProtocolError(f"frame {frame.frame_id} was received twice")
         work = self._runner.work_of(frame)
         self._running[frame.frame_id] = work
         if not self._watch.at_work.is_set():

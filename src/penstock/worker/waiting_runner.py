@@ -180,9 +180,7 @@ class WaitingRunner:
         if work.cancelled:
             status, payload = int(Status.EXPIRED), b""
         else:
-            late = TimeoutError(
-                f"it took longer than the stage's timeout of {self._options.timeout:g} s, and was cancelled"
-            )
+            late = TimeoutError(f"exceeded the stage's timeout of {self._options.timeout:g} s; cancelled")
             late.__cause__ = work.stopped_in
             status, payload = self._runner.answer_of(late)
             late.__cause__ = None

@@ -54,10 +54,10 @@ class Inputs:
         for place, handle in frame.handles:
             end = handle.offset + handle.nbytes
             if handle.slab != self._number or handle.nbytes < 1 or end > self._nbytes:
-                raise ProtocolError(f"a batch names {handle.nbytes} bytes at {handle.offset} of slab {handle.slab}")
+                raise ProtocolError(f"a batch refers to {handle.nbytes} bytes at {handle.offset} of slab {handle.slab}")
             for kept, _ in self._kept.values():
                 if handle.offset < kept.offset + whole_pages(kept.nbytes) and kept.offset < end:
-                    raise ProtocolError("a batch names memory that the stage keeps a view of")
+                    raise ProtocolError("a batch refers to memory of which the stage still has a view")
             frame.payloads[place], reference = self._slab.view(handle)
             self._opened[handle.serial] = (handle, reference)
 
@@ -139,7 +139,7 @@ class Results:
         for serial in serials:
             at = self._places.pop(serial, None)
             if at is None:
-                raise ProtocolError(f"result {serial} was released twice, or is none")
+                raise ProtocolError(f"result {serial} was released twice or does not exist")
             self._allocator.give_back(at, now)
 
     def trim(self, runs: Sequence[tuple[int, int]]) -> None:
@@ -176,7 +176,7 @@ class WorkerSlabs:
         if self._inputs is not None:
             self._inputs.open(frame)
         elif frame.handles:
-            raise ProtocolError("a batch names memory that this worker does not have")
+            raise ProtocolError("a batch refers to memory that this worker does not have")
 
     @property
     def put(self) -> Callable[[Payload, int], Handle | None] | None:

@@ -175,7 +175,7 @@ def test_what_cannot_be_counted_is_refused_also_where_nothing_is_counted(worker,
 
 
 def test_penstock_counts_only_what_it_knows_of_itself():
-    with pytest.raises(ConfigError, match="'rows' is none of Penstock's own counters: rows_fetched"):
+    with pytest.raises(ConfigError, match="'rows' is not one of Penstock's own counters: rows_fetched"):
         count_own("rows", 1)
 
 

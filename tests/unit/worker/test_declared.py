@@ -96,7 +96,7 @@ def test_what_is_no_declaration_is_refused():
         def predict(self, x):
             return x
 
-    with pytest.raises(ps.ConfigError, match=r"Wrong.declare returns a penstock.Declaration, got \{'item'"):
+    with pytest.raises(ps.ConfigError, match=r"Wrong.declare must return a penstock.Declaration, got \{'item'"):
         ps.stage(Wrong)
 
 

@@ -192,7 +192,7 @@ def test_arguments_that_fit_setup_pass(arguments):
 def test_arguments_that_do_not_fit_setup_are_refused_with_those_that_it_takes(arguments, reason):
     with pytest.raises(ConfigError) as refused:
         check_setup("embed", WithSetup, arguments)
-    takes = "it takes path, size, given as penstock.stage(..., setup={...}), or to penstock worker by --setup"
+    takes = "it takes path, size, passed as penstock.stage(..., setup={...}), or to penstock worker as --setup"
     assert str(refused.value) == f"stage 'embed': setup() {reason}; {takes}"
 
 
@@ -208,7 +208,7 @@ def test_a_setup_that_needs_no_object_takes_the_arguments_too(setup):
 
 
 def test_a_setup_without_self_is_told():
-    with pytest.raises(ConfigError, match=r"stage 'embed': setup takes no `self`: write `def setup\(self\)`"):
+    with pytest.raises(ConfigError, match=r"stage 'embed': setup has no parameter `self`: write `def setup\(self\)`"):
         check_setup("embed", with_setup(lambda: 1), {})
     with pytest.raises(ConfigError, match=r"; it takes no arguments$"):
         check_setup("embed", with_setup(lambda self: 1), {"path": 1})
@@ -217,7 +217,7 @@ def test_a_setup_without_self_is_told():
 @pytest.mark.parametrize("target", [Stage, print])
 def test_arguments_for_a_stage_without_setup_are_refused(target):
     check_setup("embed", target, {})
-    with pytest.raises(ConfigError, match=r"stage 'embed' has no setup method to take \['a'\]"):
+    with pytest.raises(ConfigError, match=r"stage 'embed' has no setup method for the arguments \['a'\]"):
         check_setup("embed", target, {"a": 1})
 
 

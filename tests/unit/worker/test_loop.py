@@ -274,8 +274,8 @@ def test_the_first_worker_warns_of_a_result_that_some_callers_cannot_get(caplog)
     assert ready is Kind.READY
     (line,) = lines
     assert line == (
-        "stage 'embed': not every caller can get the result of examples[0]: the result has a NaN or an infinity at "
-        "`$`, which JSON cannot carry; allow_nan=True writes null (and 1 more of its examples)"
+        "stage 'embed': cannot write the result in every format: examples[0]: the result has NaN or infinity at "
+        "`$`, which JSON does not support; set allow_nan=True to write null (and 1 more of its examples)"
     )
     assert warned(caplog, giving(math.nan), index=1) == (Kind.READY, [])
     assert warned(caplog, giving(math.nan), index=0, allow_nan=True) == (Kind.READY, [])
@@ -317,7 +317,7 @@ def test_a_result_that_no_caller_can_get_fails_the_start():
     end = ScriptedEnd(launch())
     work(end, target=giving(lambda: 1))
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
-    assert "no caller could get the result of examples[0]" in unpack(end.sent[1].payloads[0], Problem).message
+    assert "cannot write the result in any format: examples[0]" in unpack(end.sent[1].payloads[0], Problem).message
 
 
 def test_a_result_that_cannot_cross_to_an_external_stage_fails_the_start(caplog):
@@ -365,7 +365,7 @@ def test_where_every_caller_comes_over_http_a_result_that_only_pickle_carries_fa
     assert warned(caplog, giving({1j}), index=0, served=True, last=False) == (Kind.READY, [])
     ready, lines = warned(caplog, giving({1j}), index=0)
     assert ready is Kind.READY
-    assert lines[0].startswith("stage 'embed': not every caller can get the result of examples[0]: ")
+    assert lines[0].startswith("stage 'embed': cannot write the result in every format: examples[0]: ")
     assert warned(caplog, giving(math.nan), index=0, served=True)[0] is Kind.READY
 
 

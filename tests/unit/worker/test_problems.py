@@ -386,7 +386,7 @@ def note_of(function, value):
     ],
 )
 def test_an_item_that_was_read_as_a_list_is_noted(function, value):
-    assert note_of(function, value) == ["this stage has no batch policy, so predict takes one item"]
+    assert note_of(function, value) == ["this stage has no batch policy, so predict receives one item"]
 
 
 KEPT = TypeError("'int' object is not iterable")

@@ -555,13 +555,13 @@ class Silent(InvalidItem):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (Mute(), Status.FAILED, "<Mute whose message cannot be made: RuntimeError>"),
+        (Mute(), Status.FAILED, "<Mute with an unprintable message: RuntimeError>"),
         (ValueError("a\udc80b"), Status.FAILED, "a\\udc80b"),
         (InvalidItem("\udc80"), Status.INVALID, "\\udc80"),
         (InvalidItem(7), Status.INVALID, "7"),
         (InvalidItem(ValueError("why")), Status.INVALID, "why"),
         (InvalidItem("x", path=3), Status.INVALID, "x"),
-        (InvalidItem(Mute()), Status.INVALID, "<Mute whose message cannot be made: RuntimeError>"),
+        (InvalidItem(Mute()), Status.INVALID, "<Mute with an unprintable message: RuntimeError>"),
     ],
     ids=repr,
 )
@@ -660,9 +660,7 @@ def test_what_the_warm_up_gave_is_told_by_the_worker_that_tells_and_looked_at_no
     made = watched(float, lambda x: str(x))
     made.warm_up([1, 2], 1, tells=tells)
     made.run(frame_of([b"3"]))
-    words = (
-        "stage 'embed': a result is not `float`: expected `float`, got `str`; nothing fails by it, and it is told once"
-    )
+    words = "stage 'embed': a result is not `float`: expected `float`, got `str`; the item does not fail; logged once"
     assert caplog.messages == [words] * tells
 
 
@@ -710,7 +708,7 @@ def test_warm_up_raises_what_goes_wrong_around_predict(example):
 
 
 ALL_FORMATS = (Codec.PICKLE, Codec.JSON, Codec.MSGPACK)
-NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"
+NAN = "the result has NaN or infinity at `$`, which JSON does not support; set allow_nan=True to write null"
 
 
 @pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK, Codec.RAW])
@@ -758,7 +756,7 @@ def test_a_check_of_the_type_that_calls_such_an_item_invalid_blames_no_caller_ei
 def test_warm_up_tells_of_each_example_whose_result_some_formats_cannot_carry():
     troubles = runner(lambda x: x).warm_up([1.0, math.nan, {1j}], 1, ALL_FORMATS)
     assert troubles[0] == f"examples[1]: {NAN}"
-    kind = "`builtins.complex` is neither JSON nor MessagePack"
+    kind = "`builtins.complex` cannot be written as JSON or MessagePack"
     assert troubles[1] == f"examples[2]: the result cannot be written as JSON or MSGPACK: an object of type {kind}"
     assert len(troubles) == 2
 
@@ -767,7 +765,9 @@ def test_warm_up_fails_where_no_format_can_carry_a_result():
     with pytest.raises(EncodeFailed) as refused:
         runner(lambda x: lambda: x).warm_up([1], 1, ALL_FORMATS)
     message = str(refused.value)
-    assert message.startswith("no caller could get the result of examples[0]: the result cannot be written as PICKLE: ")
+    assert message.startswith(
+        "cannot write the result in any format: examples[0]: the result cannot be written as PICKLE: "
+    )
     assert "; the result cannot be written as JSON or MSGPACK: " in message
 
 
@@ -776,7 +776,7 @@ def test_warm_up_says_a_reason_that_all_formats_share_once():
     with pytest.raises(EncodeFailed) as refused:
         checked.warm_up([1], 1, ALL_FORMATS)
     assert str(refused.value) == (
-        "no caller could get the result of examples[0]: the result is not `int`: expected `int`, got `str`"
+        "cannot write the result in any format: examples[0]: the result is not `int`: expected `int`, got `str`"
     )
 
 
@@ -800,11 +800,11 @@ def test_a_list_taking_predict_without_a_policy_is_told_what_it_gets():
     _, problem = problem_of(lambda xs: list(xs))
     assert problem.message == "'int' object is not iterable"
     assert problem.traceback.endswith(
-        "TypeError: 'int' object is not iterable\nthis stage has no batch policy, so predict takes one item\n"
+        "TypeError: 'int' object is not iterable\nthis stage has no batch policy, so predict receives one item\n"
     )
     with pytest.raises(TypeError) as raised:
         runner(lambda xs: xs[0]).warm_up([1], 1)
-    assert raised.value.__notes__ == ["this stage has no batch policy, so predict takes one item"]
+    assert raised.value.__notes__ == ["this stage has no batch policy, so predict receives one item"]
 
 
 def test_a_batched_predict_is_not_told_that_it_takes_one_item():
@@ -1081,5 +1081,5 @@ async def later():
 def test_a_coroutine_in_place_of_a_result_is_told_as_what_it_is(returned, batched):
     forgets = type("Forgets", (Stage,), {"predict": lambda self, x: returned()})
     _, problem = problem_of(forgets, batched=batched)
-    words = "predict gave 'coroutine', which nobody awaits: write `async def`, and `await` what it calls"
+    words = "predict returned 'coroutine', which is never awaited: write `async def`, and `await` the call"
     assert (problem.message, problem.type_name) == (words, "penstock.worker.problems.NotAwaited")

@@ -263,7 +263,7 @@ def test_system_exit_in_a_task_that_the_stage_started_does_not_end_the_worker(st
         assert list(worker.answers()) == [frame_id]
     assert worker.close() == []
     assert worker.raised is None
-    assert "raised SystemExit, and the worker goes on" in caplog.text
+    assert "raised SystemExit, the worker keeps running" in caplog.text
 
 
 # -- timeout ---------------------------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_what_takes_longer_than_the_timeout_is_cancelled_and_fails_by_a_timeout_
     problem = problem_of(frame)
     assert problem.type_name == "builtins.TimeoutError"
     assert "builtins.TimeoutError" in problem.mro
-    assert problem.message == "it took longer than the stage's timeout of 0.05 s, and was cancelled"
+    assert problem.message == "exceeded the stage's timeout of 0.05 s; cancelled"
     assert told == [x]
     if x == "a":
         assert "await event.wait()" in problem.traceback  # where it stood
@@ -710,7 +710,7 @@ def test_the_wait_for_the_main_thread_is_not_the_time_of_a_batch(start):
     until_time_is_over_of_all_that_begins_now(3)
     InTurn.gates["b"].set()
     InTurn.gates["a"].set()
-    late = "it took longer than the stage's timeout of 0.1 s, and was cancelled"
+    late = "exceeded the stage's timeout of 0.1 s; cancelled"
     assert worker.answers(2) == {0: [(Status.FAILED, late)], 1: ["b"]}
     assert InTurn.begun["c"].wait(PATIENCE_SECONDS)
     until_time_is_over_of_all_that_begins_now(4)

@@ -204,7 +204,7 @@ async def test_a_list_given_to_what_takes_one_item_is_noted(plain):
             return len(x)
 
     frame = await Running(One(), plain).frame(5)
-    assert b"this stage has no batch policy, so predict takes one item" in bytes(frame.payloads[0])
+    assert b"this stage has no batch policy, so predict receives one item" in bytes(frame.payloads[0])
 
 
 class Client:
@@ -510,7 +510,7 @@ async def test_items_that_ended_before_the_time_was_over_keep_their_end(plain):
 
     stage = Late()
     stage.work = Running(stage, plain, batched=True, timeout=2.0).begin("well", "invalid")
-    late = (FAILED, "it took longer than the stage's timeout of 2 s, and was cancelled")
+    late = (FAILED, "exceeded the stage's timeout of 2 s; cancelled")
     assert ended(await stage.work.task) == [late, (Status.INVALID, "no good")]
 
 

@@ -241,7 +241,7 @@ def test_nothing_is_named_over_what_is_kept(inputs, page, nbytes):
     kept = frame.payloads[0]
     del frame
     inputs.tell()
-    with pytest.raises(ProtocolError, match="a batch names memory that the stage keeps a view of"):
+    with pytest.raises(ProtocolError, match="a batch refers to memory of which the stage still has a view"):
         inputs.open(batch(handle(page, nbytes, 2)))
     for beside in (handle(3, PAGE, 3), handle(6, PAGE, 4)):
         inputs.open(batch(beside))
@@ -351,7 +351,7 @@ def test_a_worker_has_those_of_its_order_and_closes_what_it_inherited(slab, inpu
     if inputs >= 0:
         slabs.open(batch(handle()))
     else:
-        with pytest.raises(ProtocolError, match="a batch names memory that this worker does not have"):
+        with pytest.raises(ProtocolError, match="a batch refers to memory that this worker does not have"):
             slabs.open(batch(handle()))
     assert (slabs.put is None) == (results < 0)
     (released,) = FrameDecoder(slabs=True).feed(encode_slab_note(Kind.RELEASED, pack(Released([]))))
@@ -362,7 +362,7 @@ def test_a_worker_has_those_of_its_order_and_closes_what_it_inherited(slab, inpu
 def test_a_worker_may_have_none(sent):
     slabs = WorkerSlabs.of(sent, -1, -1)
     slabs.open(batch(b"sent"))
-    with pytest.raises(ProtocolError, match="a batch names memory that this worker does not have"):
+    with pytest.raises(ProtocolError, match="a batch refers to memory that this worker does not have"):
         slabs.open(batch(b"sent", handle()))
     assert slabs.put is None
     assert slabs.tell() == []
