@@ -32,7 +32,7 @@ def _between(before: StageSpec, after: StageSpec) -> Codec:
     both = [codec for codec in before.external.accepts if codec in after.external.accepts]
     if not both:
         raise ConfigError(
-            f"stages {before.name!r} and {after.name!r} have no format in common: what the one gives the other has to "
-            "take, so let accepts of both have one"
+            f"stages {before.name!r} and {after.name!r} have no format in common: add a common format to accepts of "
+            "both"
         )
     return preferred(both)

@@ -167,7 +167,7 @@ class Engine:
         state = self.state
         if state is State.STALLED:
             stage = max(self.stages, key=lambda stage: stage.progress_age)
-            return f"stage {stage.name!r} has work, and nothing has come back from it for {stage.progress_age:.0f} s"
+            return f"stage {stage.name!r} has work but has completed nothing for {stage.progress_age:.0f} s"
         return loading_words(self.loading) if state is State.STARTING else ""
 
     @property
@@ -366,7 +366,7 @@ class Engine:
                 from outside cannot be listened for.
         """
         if self._loop is not None:
-            raise ConfigError(f"service {self.name!r} is {self.state}: an engine is started once")
+            raise ConfigError(f"service {self.name!r} is already {self.state}: an engine can be started only once")
         plan = plan_workers(
             self.name,
             self._specs,

@@ -114,7 +114,7 @@ class ExternalDoor:
             self._accepted, sock=sock, backlog=BACKLOG, start_serving=False
         )
         await self._server.start_serving()
-        log.info("service %r takes workers from outside at %s", self._service, self._path)
+        log.info("service %r accepts external workers at %s", self._service, self._path)
 
     def close(self) -> None:
         """Listen no more, remove the socket file, and cut off who has no slot yet."""
@@ -147,12 +147,12 @@ class ExternalDoor:
         if self._server is None:  # it was accepted in the turn of the loop in which the door was closed
             self._cut_off(first, None)
         elif len(self._waiting) > self._most_waiting:
-            late = f"it has not said what it is, and {self._most_waiting} came after it"
+            late = f"no HELLO received, and {self._most_waiting} newer connections are waiting"
             self._cut_off(next(iter(self._waiting)), late)
 
     def _receive(self, peer: object, who: Credentials, due: float) -> None:
         """Wait until `due` for what `peer` says."""
-        late = f"it has not said what it is within {HELLO_SECONDS:g} s"
+        late = f"no HELLO received within {HELLO_SECONDS:g} s"
         timer = self._clock.call_later(due - self._clock.now(), partial(self._cut_off, peer, late))
         self._waiting[peer] = Visit(who, due, timer)
 
@@ -166,11 +166,11 @@ class ExternalDoor:
             self._receive(peer, visit.who, visit.due)
             return peer.channel
         if begin == OLD_BEGIN:
-            why = f"the old batching protocol is for services of one stage, and {self._service!r} has several"
+            why = f"the old batching protocol supports only services with one stage, and {self._service!r} has several"
             self._note_refused(why, visit.who)
             Parting(transport, b"", self._clock)  # it would read a frame as the length of a batch
         else:
-            why = f"what begins with {begin!r} is no protocol of workers"
+            why = f"not a worker protocol: the connection starts with {begin!r}"
             self._note_refused(why, visit.who)
             self._finish(transport, why)
         return None
@@ -193,7 +193,9 @@ class ExternalDoor:
     def greeted(self, peer: ExternalPeer, hello: ExternalHello) -> None:
         """`peer` has said what it is: its stage takes it.  Raises ProtocolError where it does not."""
         if hello.version != VERSION:
-            raise ProtocolError(f"the worker speaks version {hello.version} of the protocol, this end {VERSION}")
+            raise ProtocolError(
+                f"the worker uses version {hello.version} of the protocol, the service version {VERSION}"
+            )
         stage = self._stage(hello.stage)
         stage.attach(peer, hello, self._waiting[peer].who.uid)
         self._forget(peer)
@@ -242,7 +244,7 @@ class ExternalDoor:
         left_out = self._pace.take(self._clock.now())
         if left_out is None:
             return
-        more = f" (refused meanwhile: {left_out} more)" if left_out else ""
+        more = f" ({left_out} more rejected since the last line)" if left_out else ""
         uid = "unknown" if who.uid is None else who.uid
-        words = f"service {self._service!r} refused a worker (pid {who.pid or 'unknown'}, uid {uid}): {printable(why)}"
+        words = f"service {self._service!r} rejected a worker (pid {who.pid or 'unknown'}, uid {uid}): {printable(why)}"
         log.warning("%s%s", cut_line(words, LINE_BYTES), more)

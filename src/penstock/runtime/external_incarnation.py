@@ -28,7 +28,7 @@ from penstock.transport.messages import Counts, Hello, pack
 OK: Final = int(Status.OK)
 EXPIRED: Final = int(Status.EXPIRED)
 LARGEST_PID: Final = (1 << 31) - 1
-STOPS: Final = "the service stops"
+STOPS: Final = "the service is stopping"
 
 
 class ExternalPeer(Incarnation, Protocol):
@@ -140,7 +140,7 @@ class ExternalIncarnation:
                 self._owner.frame_received(frame)
                 self._go_on_after(frame.kind)
             else:
-                _out_of_turn("a worker waits for its LAUNCH")
+                _out_of_turn("a worker must wait for its LAUNCH")
         except ProtocolError as error:
             self._broken(error)
         except ServiceStops:
@@ -148,7 +148,7 @@ class ExternalIncarnation:
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind is not Kind.HELLO:
-            _out_of_turn(f"the first frame is a HELLO, not a {frame.kind.name}")
+            _out_of_turn(f"the first frame must be a HELLO, got a {frame.kind.name}")
         hello = unpack_json(frame.payloads[0], ExternalHello)
         if self._pid is None and 0 < hello.pid <= LARGEST_PID:
             self._pid = hello.pid  # the kernel does not tell it of a process in another container

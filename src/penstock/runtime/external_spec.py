@@ -75,8 +75,8 @@ def _check_type(name: str, what: str, kind: Any) -> None:
     except ConfigError:
         pass
     raise ConfigError(
-        f"stage {name!r}: {what} takes a type that JSON and MessagePack can carry, as dict[str, float], "
-        f"got `{type_name(kind)}`"
+        f"stage {name!r}: {what} must be a type that JSON and MessagePack support, such as dict[str, float], got "
+        f"`{type_name(kind)}`"
     )
 
 
@@ -85,6 +85,6 @@ def _codecs(name: str, accepts: Any) -> tuple[Codec, ...]:
     known = all(isinstance(each, str) and each in CODEC_NAMES for each in names)
     if not names or not known or len(set(names)) < len(names):
         raise ConfigError(
-            f"stage {name!r}: accepts takes a list of formats, of {', '.join(CODEC_NAMES)}, each once, got {accepts!r}"
+            f"stage {name!r}: accepts must be a list of different formats of {', '.join(CODEC_NAMES)}, got {accepts!r}"
         )
     return tuple(CODEC_NAMES[each] for each in names)

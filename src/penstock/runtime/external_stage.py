@@ -138,10 +138,10 @@ class ExternalStageDriver(StageDriver):
             raise ServiceStops
         missing = [NAMES[codec] for codec in self._external.accepts if codec not in codecs_of(hello.codecs)]
         if missing:
-            raise ProtocolError(f"stage {self.name!r} needs the formats {', '.join(missing)} too")
+            raise ProtocolError(f"stage {self.name!r} also needs the formats {', '.join(missing)}")
         taken = {worker.index for worker in self.workers}
         if len(taken) >= self.seats:
-            raise ProtocolError(f"stage {self.name!r} has as many workers as it takes: {self.seats}")
+            raise ProtocolError(f"stage {self.name!r} has reached max_external_workers={self.seats}")
         index = next(number for number in range(self.seats) if number not in taken)
         record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.recycle_after))
         worker = self._slot(index, record, partial(self._accepted, peer))
@@ -206,19 +206,21 @@ class ExternalStageDriver(StageDriver):
     def check_answers(self, sent: SentFrame, frame: Frame) -> None:
         """Believe an answer only as far as it can be one."""
         if frame.ids != tuple([item.id for item in sent.items]):
-            raise ProtocolError("the worker answered other items than it was sent")
+            raise ProtocolError("the worker sent results for other items than it received")
         codec_out = self.codec_out
         now = self._now()
         for item, status, payload in zip(sent.items, frame.statuses, frame.payloads, strict=True):
             if status == OK:
                 codec = item.request.codec_out if codec_out is None else codec_out
                 if not well_formed(codec, payload):
-                    raise ProtocolError(f"the worker was asked for {NAMES[codec]}, and gave something else")
+                    raise ProtocolError(f"the worker sent a result that is not valid {NAMES[codec]}")
             elif status > EXPIRED:
-                raise ProtocolError(f"the worker gave the status {status}, which does not exist")
+                raise ProtocolError(f"the worker sent the unknown status {status}")
             elif status == EXPIRED and item.deadline > now + EARLY_SECONDS:
                 left = "no deadline" if isinf(item.deadline) else f"{item.deadline - now:.3g} s left"
-                raise ProtocolError(f"the worker called an item expired that has {left}: is its clock this host's?")
+                raise ProtocolError(
+                    f"the worker reported an item as expired that has {left}: check that it uses the clock of this host"
+                )
         # What it says of its time decides when batches leave and how long a deserted one may run.
         most = now - sent.moment
         if not 0.0 <= frame.seconds <= most:  # also where it is no number
@@ -231,7 +233,7 @@ class ExternalStageDriver(StageDriver):
 
     def worker_detached(self, worker: WorkerSlot) -> None:
         """The worker takes nothing more; what it holds it answers."""
-        self._tell(self._comings, logging.INFO, f"{worker} leaves (pid {worker.pid})")
+        self._tell(self._comings, logging.INFO, f"{worker} is detaching (pid {worker.pid})")
         self.hub.pool_changed(self, None)
         self.hub.wake()
 
@@ -253,7 +255,7 @@ class ExternalStageDriver(StageDriver):
         if end.innocent or end.hung or end.disbelieved:
             return  # it was told when the worker was cut off
         if end.detached and not end.frames:
-            self._tell(self._comings, logging.INFO, f"{worker} has left")
+            self._tell(self._comings, logging.INFO, f"{worker} detached")
         elif end.was_ready:
             self._tell(self._ends, logging.ERROR, f"{worker} ended: {end.reason}")
         else:
@@ -266,7 +268,7 @@ class ExternalStageDriver(StageDriver):
     def _grace_over(self) -> None:
         if self._presence.failed(self._now()):
             if not self.health.resting:  # else it has failed already, and the log says why
-                log.error("stage %r has failed: no worker from outside is ready", self.name)
+                log.error("stage %r has failed: no external worker became ready within attach_grace", self.name)
             self.hub.pool_changed(self, None)
         else:
             self._grace.set(self._presence.fails_at)
@@ -278,5 +280,5 @@ class ExternalStageDriver(StageDriver):
     def _tell(self, pace: LinePace, level: int, words: str, trace: str = "") -> None:
         left_out = pace.take(self._now())
         if left_out is not None:
-            more = f" (left out before it: {left_out} like it)" if left_out else ""
+            more = f" ({left_out} similar lines were suppressed)" if left_out else ""
             log.log(level, "%s%s%s", cut_line(words, REASON_BYTES), more, trace)

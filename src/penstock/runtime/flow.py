@@ -208,7 +208,8 @@ class Flow:
         if request.unsettled == 1:
             request.done = partial(self._tell_soon, request.done)
         error = self._retry_times.overloaded(
-            "the service is full, and this made way for another tenant or urgency", "share"
+            "the service is full, and this item was displaced by a request of another tenant or a higher urgency",
+            "share",
         )
         self._settling.settle(item, Failure(error))
 

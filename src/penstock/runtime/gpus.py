@@ -77,14 +77,14 @@ def read_gpus(label: str, gpus: Any) -> tuple[Gpus, ...]:
     if gpus is None:
         return ()
     if not _is_list(gpus) or not gpus:
-        raise ConfigError(f"stage {label!r}: gpus takes a list with an entry for each worker, got {gpus!r}")
+        raise ConfigError(f"stage {label!r}: gpus must be a list with an entry for each worker, got {gpus!r}")
     return tuple(_read_entry(label, entry) for entry in gpus)
 
 
 def check_environments(label: str, gpus: Sequence[Gpus], env: Sequence[Mapping[str, str]]) -> None:
     """ConfigError if `env` sets what is made of `gpus`."""
     if gpus and any(VARIABLE in mapping for mapping in env):
-        raise ConfigError(f"stage {label!r}: gpus sets {VARIABLE}, and env does too: leave one of them out")
+        raise ConfigError(f"stage {label!r}: gpus and env both set {VARIABLE}: remove one of them")
 
 
 def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
@@ -103,14 +103,14 @@ def variable_of(label: str, gpus: Gpus, here: GpusHere) -> str:
         found = [_seen_as(label, gpu, seen, here) for gpu in gpus]
         if _has_one_twice(found):
             raise ConfigError(
-                f"stage {label!r}: a worker gets each of its GPUs once, and under {VARIABLE}={here.variable} "
+                f"stage {label!r}: a worker cannot have the same GPU twice, but with {VARIABLE}={here.variable} "
                 f"gpus={list(gpus)!r} are {', '.join(found)}"
             )
     value = ",".join(found)
     if len(visible(value)) < len(found):
         raise ConfigError(
-            f"stage {label!r}: gpus={list(gpus)!r} would be {VARIABLE}={value} for a worker, of which CUDA reads "
-            f"{', '.join(visible(value))} alone: give it numbers, or ids of one kind"
+            f"stage {label!r}: gpus={list(gpus)!r} sets {VARIABLE}={value} for a worker, of which CUDA reads only "
+            f"{', '.join(visible(value))}: use only numbers, or only ids of one kind"
         )
     return value
 
@@ -128,12 +128,12 @@ def doubtful_gpus(gpus: Sequence[Gpus], values: Sequence[str], here: GpusHere, *
     numbers = {number for each in gpus for number in map(_number, each) if number is not None}
     if gpus and here.variable is not None and not visible(here.variable):
         words.append(
-            f"gpus= gives it GPUs, and {VARIABLE}={here.variable!r}, with which this process was started, hides all of "
-            "them: its workers see none"
+            f"gpus= is set, but this process was started with {VARIABLE}={here.variable!r}, which hides all GPUs: its "
+            "workers see none"
         )
     elif here.variable is None and here.devices is not None:
         words += [
-            f"gpus= names GPU {gpu}, counted from 0, and {FOLDER} has {here.devices}: its worker will not see that one"
+            f"gpus= names GPU {gpu} (counted from 0), but {FOLDER} has {here.devices}: its worker will not see that GPU"
             for gpu in sorted(numbers)
             if gpu >= here.devices
         ]
@@ -152,10 +152,10 @@ def _sharing(values: Sequence[str]) -> list[str]:
         if len(workers) > 1:
             shared.setdefault(", ".join(workers), []).append(gpu)
     return [
-        f"workers {workers} share {VARIABLE}={','.join(each)}: their batches compete for one device, so each takes "
-        "longer and gains nothing from the other, and memory is taken once for each worker. Give each its own with "
-        "gpus=, or start fewer; with max_batches=1 one computes and the others are ready for when it ends. Several pay "
-        f"where they overlap work on the CPU, and a stage without a GPU has env={{'{VARIABLE}': ''}}"
+        f"workers {workers} share {VARIABLE}={','.join(each)}: their batches compete for one device, so each runs "
+        "longer, and each worker uses its own device memory. Assign GPUs with gpus=, start fewer workers, or set "
+        "max_batches=1 so that one runs while the others are on standby. Sharing helps only if workers overlap work "
+        f"on the CPU; for a stage that uses no GPU set env={{'{VARIABLE}': ''}}"
         for workers, each in shared.items()
     ]
 
@@ -199,7 +199,7 @@ def _seen_as(label: str, gpu: int | str, seen: Sequence[str], here: GpusHere) ->
     if number < len(seen):
         return seen[number]
     raise ConfigError(
-        f"stage {label!r}: gpus= names GPU {number}, and this process sees {len(seen)}, counted from 0, by "
+        f"stage {label!r}: gpus= names GPU {number} (counted from 0), but this process sees {len(seen)} with "
         f"{VARIABLE}={here.variable}"
     )
 
@@ -210,9 +210,11 @@ def _known(label: str, name: str, seen: Sequence[str]) -> str:
     if len(alike) == 1 or seen[0].isdecimal():  # what has a number there has an id that is not known here
         return name
     if alike:
-        raise ConfigError(f"stage {label!r}: {name!r} of gpus= could be {' or '.join(alike)}: write more of the id")
+        raise ConfigError(
+            f"stage {label!r}: {name!r} of gpus= is ambiguous, it matches {' and '.join(alike)}: write more of the id"
+        )
     raise ConfigError(
-        f"stage {label!r}: gpus= names {name!r}, and this process sees {', '.join(seen)} alone, by {VARIABLE}"
+        f"stage {label!r}: gpus= names {name!r}, but this process sees only {', '.join(seen)}, from {VARIABLE}"
     )
 
 
@@ -221,11 +223,11 @@ def _read_entry(label: str, entry: Any) -> Gpus:
     found = tuple(_plain(gpu) for gpu in each if _is_gpu(gpu))
     if not found or len(found) != len(each):
         raise ConfigError(
-            f"stage {label!r}: gpus takes numbers from 0, ids as 'GPU-...', or lists of them that are not empty, "
-            f"got {entry!r}"
+            f"stage {label!r}: gpus must have numbers from 0, ids such as 'GPU-...', or non-empty lists of them, got "
+            f"{entry!r}"
         )
     if _has_one_twice([_name(gpu) for gpu in found]):
-        raise ConfigError(f"stage {label!r}: a worker gets each of its GPUs once, got {entry!r}")
+        raise ConfigError(f"stage {label!r}: a worker cannot have the same GPU twice, got {entry!r}")
     return found
 
 

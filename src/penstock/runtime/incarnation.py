@@ -35,7 +35,7 @@ KILLED = describe_exit(-signal.SIGKILL)
 STACK_LOOK_SECONDS = 0.02
 STACK_LOOKS = 25
 """Most looks for the stacks of a worker, all within half a second."""
-NOT_ASKED = "The worker was not asked where it is: it has no handler any more for that signal, which would end it."
+NOT_ASKED = "No stacks: the worker has removed the handler of that signal, which would kill it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class ProcessIncarnation:
         if self._process is None or self._process.kill() or not self._channel_open:
             return
         log.error(
-            "%s: this process may not kill it (pid %d); its lifeline and its channel are closed, which ends it",
+            "%s: no permission to kill it (pid %d); closing its lifeline and its channel, which ends it",
             self._name,
             self._process.pid,
         )
@@ -280,8 +280,8 @@ class ProcessIncarnation:
 
     def _tell_that_it_lingers(self) -> None:
         log.warning(
-            "%s: its process (pid %s) was killed %g s ago and has not gone: the kernel still frees what it had, as the "
-            "memory of a device; the next one starts when it has gone",
+            "%s: its process (pid %s) was killed %g s ago but has not exited: the kernel is still releasing its "
+            "resources, such as device memory; the next worker starts when it has exited",
             self._name,
             self.pid,
             LINGER_SECONDS,
@@ -301,7 +301,7 @@ class ProcessIncarnation:
         if isinstance(self._channel_error, ProtocolError):  # any other says nothing beside the end of the process
             reason = f"{self._channel_error} ({reason})"
         elif self._closed_channel and reason in (KILLED, STATUS_TAKEN):  # else it has ended by itself meanwhile
-            reason = f"it closed its channel, so it was killed ({reason})"
+            reason = f"killed because it closed its channel ({reason})"
         self._owner.ended(reason)
 
 

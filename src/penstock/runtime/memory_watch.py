@@ -49,7 +49,7 @@ class MemoryWatch:
         if self.available is None:
             raise ConfigError(
                 f"service {self._service!r}: min_free_memory needs a memory limit of a cgroup (version 2) or "
-                "MemAvailable in /proc/meminfo, and this system has neither"
+                "MemAvailable in /proc/meminfo, but this system has neither"
             )
         self._judge()
 
@@ -70,13 +70,13 @@ class MemoryWatch:
             self._short = short
             if short:
                 log.warning(
-                    "service %r: %d bytes of memory are available, fewer than min_free_memory=%d: "
-                    "newcomers are refused until there are more",
+                    "service %r: %d bytes of memory are available, less than min_free_memory=%d: rejecting new "
+                    "requests",
                     self._service,
                     available,
                     self._least,
                 )
             else:
-                log.warning("service %r: memory is available again: newcomers are let in", self._service)
+                log.warning("service %r: memory is available again: accepting new requests", self._service)
             self._changed(short)
         self._timer = self._clock.call_later(INTERVAL_SECONDS, self._look)

@@ -77,7 +77,10 @@ class Newcomers:
                 return retry_times.overloaded(self._why(what), what)
         late = self._prediction.seconds_too_late(deadline, lane, urgency, tenant)
         if late > 0:
-            why = f"service {self._service!r} has so much to do that this would end {late:.3g} s after its deadline"
+            why = (
+                f"service {self._service!r} is overloaded: this request is predicted to end {late:.3g} s after its "
+                "deadline"
+            )
             return retry_times.overloaded(why, "late", late)
         return None
 
@@ -94,7 +97,7 @@ class Newcomers:
             return None
         most = self._admission.ledger.max_bytes // 2
         return self._retry_times.overloaded(
-            f"client batches that wait for the rates of their tenants would take more than {most} bytes; send fewer "
+            f"client batches throttled by the rate limits of their tenants would exceed {most} bytes; send fewer "
             "items at a time",
             "bytes",
         )
@@ -119,10 +122,10 @@ class Newcomers:
         now = self._now()
         if tenant.has_room and tenant.bucket is not None:
             seconds = tenant.bucket.next_slot(now, self._quotas.ahead_of_newcomers(tenant)) - now
-            why = f"this tenant may send {tenant.bucket.rate:g} items a second"
+            why = f"this tenant exceeds its rate limit of {tenant.bucket.rate:g} items per second"
         else:
             seconds = self._retry_times.take_slot()
-            why = f"this tenant may have {tenant.max_queued} items in hand"
+            why = f"this tenant has reached its max_queued of {tenant.max_queued} items in flight"
         retry_after = whole_seconds(seconds)
         return QuotaExceeded(
             f"{why}; try again in {retry_after} s",
@@ -139,4 +142,6 @@ class Newcomers:
 
     def _why(self, lacking: str) -> str:
         """That there is no room, in words; `lacking` is what there is none of."""
-        return f"service {self._service!r} {'has too little memory left' if lacking == 'memory' else 'is full'}"
+        return (
+            f"service {self._service!r} {'is short of memory (min_free_memory)' if lacking == 'memory' else 'is full'}"
+        )

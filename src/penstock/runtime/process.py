@@ -36,7 +36,7 @@ same, is not waited for.
 """
 
 
-STATUS_TAKEN = "its exit status was taken by somebody else"
+STATUS_TAKEN = "its exit status is unknown, because other code waited for the process"
 PF_EXITING = 0x4
 """The kernel's flag of a thread that exits.  Each has it before it closes its files."""
 

@@ -80,8 +80,8 @@ class RetryTimes:
         """Why items end unrun whose client batch has gathered too many results."""
         most = self._admission.ledger.max_bytes
         return _overloaded(
-            f"the results of unfinished batches take more than {most} bytes, most of them those of this one; send "
-            "fewer items at a time",
+            f"the results of unfinished batches exceed max_queued_bytes ({most} bytes), and this batch has the most "
+            "of them; send fewer items at a time",
             "bytes",
             self.take_slot() if takes_slot else self._slots.look(self._now(), self._lead(self.rate())),
         )

@@ -147,7 +147,7 @@ class Settling:
         try:
             done(outcomes)
         except Exception:  # a fault of this caller must not reach the other items of the batch
-            log.exception("service %r: a caller failed to take its outcomes", self._service)
+            log.exception("service %r: error in a caller's callback", self._service)
 
 
 def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> None:

@@ -81,7 +81,7 @@ class SlabUpkeep:
         if refusals:
             self._told_refusal = True
             log.warning(
-                "service %r: shared memory that was used once is kept, because the system takes none back: %s",
+                "service %r: unused shared memory stays allocated, because the system cannot release parts of it: %s",
                 self._service,
                 refusals[0].strerror,
             )

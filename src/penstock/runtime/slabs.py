@@ -144,12 +144,13 @@ class ResultPart:
         at = handle.offset - self.offset
         if handle.slab != self.slab.number or handle.serial != self._last_serial + 1:
             raise ProtocolError(
-                f"the worker named result {handle.serial} of slab {handle.slab}, where result {self._last_serial + 1} "
-                f"of slab {self.slab.number} was to come"
+                f"expected result {self._last_serial + 1} of slab {self.slab.number}, the worker sent result "
+                f"{handle.serial} of slab {handle.slab}"
             )
         if not self._allocator.take_at(at, handle.nbytes):
             raise ProtocolError(
-                f"the worker named {handle.nbytes} bytes at {handle.offset}, which are not its own, or still in use"
+                f"the worker sent {handle.nbytes} bytes at {handle.offset}, which it does not own or which are still "
+                "in use"
             )
         self._last_serial = handle.serial
         return self._pieces.view(handle)
@@ -313,5 +314,5 @@ def open_slabs(
     try:
         return ServiceSlabs.make(workers, nbytes, least, now)
     except SlabsUnavailable as error:
-        log.warning("service %r: large payloads are copied, because there is no shared memory: %s", service, error)
+        log.warning("service %r: shared memory is not available, large payloads are copied instead: %s", service, error)
         return None

@@ -227,8 +227,8 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     """
     if spec.external is not None:
         raise ConfigError(
-            f"stage {spec.name!r}: its workers attach from outside, so nothing here says how many there are; "
-            "max_external_workers is how many there may be"
+            f"stage {spec.name!r}: it is external, so it cannot have a number of workers; max_external_workers limits "
+            "them"
         )
     count = _count(spec.name, workers, {"gpus": spec.gpus or None, "cpus": spec.cpus or None})
     env = spec.env
@@ -252,8 +252,8 @@ def _label(target: Any, name: Any) -> str:
     """The stage's name: `name`, or that of `target`."""
     label = getattr(target, "__name__", "") if name is None else name
     if name is None and not label:
-        raise ConfigError(f"stage {target!r} has no name of its own: give it one with name=")
-    check_stage_name(label, ": give it one with name=" if name is None else "")
+        raise ConfigError(f"stage {target!r} has no name: set one with name=")
+    check_stage_name(label, ": set one with name=" if name is None else "")
     return str(label)
 
 
@@ -275,7 +275,7 @@ def _concurrency(label: str, waits: Collection[str], given: int | None) -> int:
         return given or (CONCURRENCY if "predict" in waits else HOOKS_CONCURRENCY)
     if given is not None:
         raise ConfigError(
-            f"stage {label!r}: concurrency={given} is for a stage with something `async`, and a worker of this one "
+            f"stage {label!r}: concurrency={given} needs a stage with an `async` method, and a worker of this one "
             f"runs one batch at a time: write `async def predict`, or workers={given}"
         )
     return 0
@@ -286,8 +286,8 @@ def _setup_arguments(label: str, setup: Any) -> dict[str, Any]:
         return {}
     if not isinstance(setup, Mapping) or not all(isinstance(name, str) for name in setup):
         raise ConfigError(
-            f"stage {label!r}: setup takes a dict with the arguments of setup, as in setup={{'path': ...}}, "
-            f"got {setup!r}"
+            f"stage {label!r}: setup must be a dict with the arguments of setup, as in setup={{'path': ...}}, got "
+            f"{setup!r}"
         )
     return dict(setup)
 
@@ -298,7 +298,7 @@ def batch_policy(label: str, target: Any, batch: Any) -> Batch | None:
     if policy is not None and not isinstance(policy, Batch):
         size = policy if AT_LEAST_ONE.admits(policy) else 32
         raise ConfigError(
-            f"stage {label!r}: batch takes a penstock.Batch, got {policy!r}: write penstock.Batch(max_size={size})"
+            f"stage {label!r}: batch must be a penstock.Batch, got {policy!r}: write penstock.Batch(max_size={size})"
         )
     return policy
 
@@ -316,7 +316,7 @@ def _pinned(label: str, cpus: Any) -> tuple[Cores, ...] | None:
     if cpus is None:
         return None
     if not isinstance(cpus, Iterable) or isinstance(cpus, (str, bytes, Mapping)):
-        raise ConfigError(f"stage {label!r}: cpus takes a list with an entry for each worker, got {cpus!r}")
+        raise ConfigError(f"stage {label!r}: cpus must be a list with an entry for each worker, got {cpus!r}")
     return tuple(_cores(label, entry) for entry in cpus)
 
 
@@ -325,7 +325,7 @@ def _cores(label: str, entry: Any) -> Cores:
         return None
     cores = tuple(entry) if isinstance(entry, Iterable) else (entry,)
     if not cores or not all(isinstance(core, int) and not isinstance(core, bool) and core >= 0 for core in cores):
-        raise ConfigError(f"stage {label!r}: cpus takes core numbers, lists of them, or None, got {entry!r}")
+        raise ConfigError(f"stage {label!r}: cpus must have core numbers, lists of them, or None, got {entry!r}")
     return frozenset(cores)
 
 
@@ -335,15 +335,15 @@ def _environments(label: str, env: Any, count: int) -> tuple[Mapping[str, str], 
     each = (env,) * count if isinstance(env, Mapping) else tuple(env) if isinstance(env, Iterable) else (env,)
     if not all(isinstance(mapping, Mapping) for mapping in each):
         raise ConfigError(
-            f"stage {label!r}: env takes a dict for every worker, as env={{'OMP_NUM_THREADS': '1'}}, or a list with "
-            f"one for each, got {env!r}"
+            f"stage {label!r}: env must be a dict for all workers, such as env={{'OMP_NUM_THREADS': '1'}}, or a list "
+            f"with a dict for each, got {env!r}"
         )
     if len(each) != count:
         raise ConfigError(f"stage {label!r}: {count} workers but env has {len(each)} entries, one for each worker")
     for mapping in each:
         for key, value in mapping.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise ConfigError(f"stage {label!r}: env takes strings, got {key!r}: {value!r}")
+                raise ConfigError(f"stage {label!r}: env must have strings, got {key!r}: {value!r}")
             if not key or "=" in key or "\0" in key + value:  # no process can be started with it
-                raise ConfigError(f"stage {label!r}: env has no variable such as {key!r}: {value!r}")
+                raise ConfigError(f"stage {label!r}: env has an invalid variable: {key!r}: {value!r}")
     return tuple(dict(mapping) for mapping in each)

@@ -32,13 +32,13 @@ def check_target(target: Any) -> None:
     """ConfigError if `target` is no stage: no function, or no `Stage` class with a `predict`."""
     if isinstance(target, Stage):
         raise ConfigError(
-            f"a stage is given as its class, and each worker makes its own object: write {type(target).__qualname__}, "
-            "and penstock.stage(..., setup={...}) for what it needs"
+            "pass the class of a stage, not an object, because each worker creates its own: write "
+            f"{type(target).__qualname__}, and penstock.stage(..., setup={{...}}) for what it needs"
         )
     if isinstance(target, (list, tuple)):
         raise ConfigError(
-            f"a stage is a class or a function, got a {type(target).__name__}: write the stages of a service "
-            "one by one, penstock.Service(A, B)"
+            f"a stage is a class or a function, got a {type(target).__name__}: pass the stages of a service one by "
+            "one, penstock.Service(A, B)"
         )
     if not callable(target):
         raise ConfigError(f"a stage is a class or a function, got {target!r}")
@@ -58,10 +58,10 @@ def check_described(label: str, target: Any) -> None:
     if not inspect.isclass(target):
         return
     for name, instead in (
-        ("declare", "it is called where the service is described, without an event loop: write `def declare`"),
+        ("declare", "it is called without an event loop, when the service is created: write `def declare`"),
         (
             "__init__",
-            "Python does not await it: write `def __init__`, and `async def setup` for what has to be awaited",
+            "Python does not await it: write `def __init__`, and put code that awaits into `async def setup`",
         ),
     ):
         if inspect.iscoroutinefunction(behind(inspect.getattr_static(target, name, None))):
@@ -69,8 +69,8 @@ def check_described(label: str, target: Any) -> None:
     for name in (*METHODS, *IDLE_METHODS, *VALUES):
         if inspect.iscoroutinefunction(_read_by(inspect.getattr_static(target, name, None))):
             raise ConfigError(
-                f"stage {label!r}: {name} is an `async` property, and nobody awaits what is read of a stage: "
-                "write a method or a value in its place, without `@property`"
+                f"stage {label!r}: {name} is an `async` property, which is never awaited: use a method or a plain "
+                "value instead, without `@property`"
             )
 
 
@@ -141,12 +141,14 @@ def _check_arguments(label: str, name: str, call: Any, owner: tuple[str, ...], a
         takes.bind(*owner, *arguments)
     except TypeError:
         wanted = ", ".join((*owner, *arguments))
-        hint = "; what belongs to one item goes into one argument, for instance a dataclass" if arguments else ""
+        hint = (
+            ("; pass everything that belongs to an item in one argument, for instance a dataclass") if arguments else ""
+        )
         bare = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in takes.parameters.values()]
         given = inspect.Signature(bare)
         raise ConfigError(
-            f"stage {label!r}: a worker calls {name}({wanted}), and it is written {name}{given}: "
-            f"write `def {name}({wanted})`{hint}"
+            f"stage {label!r}: a worker calls {name}({wanted}), but it is defined as {name}{given}: write `def "
+            f"{name}({wanted})`{hint}"
         ) from None
 
 

@@ -366,7 +366,7 @@ class StageDriver:
     def _grow(self, limit: MemoryLimit, now: float) -> None:
         if limit.grow(now):
             self.queue.max_size = limit.size
-            log.info("stage %r: its batches may have %d items again", self.name, limit.size)
+            log.info("stage %r: memory is available again, batches may have %d items", self.name, limit.size)
             if limit.lifted:
                 self._memory_limit = None
 
@@ -376,8 +376,8 @@ class StageDriver:
         if limit.ran_out(failed, ran, self._now()):
             self.queue.max_size = limit.size
             log.warning(
-                "%s: out of memory with %d items at once; batches of the stage have at most %d now, and twice as many "
-                "after each %g s without another such",
+                "%s: out of memory with a batch of %d items; the stage's batches are limited to %d, doubled after "
+                "each %g s without such an error",
                 worker,
                 failed,
                 limit.size,
@@ -461,8 +461,8 @@ class StageDriver:
         if not self.memory.told_kept:
             self.memory.told_kept = True
             log.warning(
-                "%s keeps views of its inputs after it has answered, itself or in reference cycles, and their memory "
-                "is not used again before they are gone; copy what is to be kept, by bytes(x) or x.copy()",
+                "%s keeps views of its inputs after the batch is done, directly or in reference cycles, so their "
+                "shared memory cannot be reused; copy inputs that you keep, with bytes(x) or x.copy()",
                 worker,
             )
 
@@ -515,7 +515,7 @@ class StageDriver:
             self._abandonment.answered(frame.seconds)
         succeeded = Status.OK in frame.statuses
         if succeeded and self.health.item_succeeded():
-            log.info("stage %r has recovered: an item ended well after its rest", self.name)
+            log.info("stage %r has recovered: an item succeeded after the pause", self.name)
         verdict = worker.health.batch_finished(
             succeeded=succeeded, failed=Status.FAILED in frame.statuses, now=now, on_trial=self.health.on_trial
         )
@@ -537,8 +537,8 @@ class StageDriver:
         error = short_reason(lost.problem)
         worker.reason = f"{DEVICE_LOST}: {error}"
         log.error(
-            "%s: device lost: a batch failed, and what ran well before fails too, with %s; the worker is "
-            "restarted, and the items that failed run alone\n%s",
+            "%s: device lost: a batch failed, and an input that succeeded before now fails too, with %s; restarting "
+            "the worker and retrying the failed items alone\n%s",
             worker,
             error,
             lost.problem.traceback,
@@ -550,12 +550,12 @@ class StageDriver:
             try:
                 fits = self.counters.series.add(series, each.n)
             except ConfigError as error:
-                raise ProtocolError(f"the worker's stage cannot have counted that: {error}") from None
+                raise ProtocolError(f"invalid counter from the worker: {error}") from None
             if not fits and not self._told_dropped:
                 self._told_dropped = True
                 log.warning(
-                    "stage %r: it counts more than %d series: %s is dropped, and so is each further one; give labels "
-                    "few values, and no ids; it is told once",
+                    "stage %r: more than %d counter series: dropping %s and every further one; use labels with few "
+                    "values, and no ids (logged once)",
                     self.name,
                     MOST_SERIES,
                     cut_line(shown(series), 500),
@@ -566,8 +566,8 @@ class StageDriver:
         if verdict is Verdict.RECYCLE and problem is not None and worker.ready and not self.stopping:
             error = short_reason(problem)
             log.error(
-                "%s: batches fail, the last with %s, and so does the stage's first example, with %s; the worker is "
-                "restarted\n%s",
+                "%s: batches fail, the last with %s, and the stage's first example fails too, with %s; restarting the "
+                "worker\n%s",
                 worker,
                 self._errors[worker.index],
                 error,
@@ -587,23 +587,23 @@ class StageDriver:
         else:
             worker.health.checked(well=True, now=self._now())
             if worker.reason:
-                log.info("%s: health() has returned; before, it said %s", worker, worker.reason)
+                log.info("%s: healthy again; the last error was: %s", worker, worker.reason)
                 worker.reason = ""
         self.hub.wake()
 
-    def _unwell(self, worker: WorkerSlot, error: str, traceback: str = "It has not returned.") -> None:
+    def _unwell(self, worker: WorkerSlot, error: str, traceback: str = "health() has not returned.") -> None:
         """Restart a worker whose `health` has failed with `error`, unless it was for that shortly before."""
         verdict = worker.health.checked(well=False, now=self._now())
         ends = verdict is Verdict.RECYCLE and worker.ready and not self.stopping and not self.inline
         if not ends and worker.reason != error:
-            log.error("%s is not well: %s; it goes on for now\n%s", worker, error, traceback)
+            log.error("%s health check failed: %s; the worker keeps running for now\n%s", worker, error, traceback)
         worker.reason = error
         if ends:
-            log.error("%s is not well: %s; the worker is %s\n%s", worker, error, self.fate, traceback)
+            log.error("%s health check failed: %s; the worker is %s\n%s", worker, error, self.fate, traceback)
             self.counters.recycled += 1
-            assert self._rounds is not None, "nobody asked it"
+            assert self._rounds is not None, "no health check is due"
             self._rounds.replaced(worker)
-            worker.recycle(f"it is not well: {error}")
+            worker.recycle(f"health check failed: {error}")
 
     def _recycle(self, worker: WorkerSlot, error: str) -> None:
         """Restart a worker that only fails, the last time with `error`; all of the stage, after a rest, if that is all.
@@ -616,14 +616,14 @@ class StageDriver:
         worker.recycle(f"every batch fails, the last with {error}")
         if rests:
             log.error(
-                "stage %r has failed: no worker has a result, the last error is %s; it is tried again in %g s",
+                "stage %r has failed: every batch of every worker fails, the last with %s; next attempt in %g s",
                 self.name,
                 error,
                 self.health.rest_ends - now,
             )
             for other in list(self.workers):
                 if other.ready:
-                    other.recycle("the stage rests: no worker of it has a result")
+                    other.recycle("the stage is paused: every batch of every worker fails")
             self.hub.pool_changed(self, None)
 
     def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002  # see `SlotOwner`
@@ -633,7 +633,7 @@ class StageDriver:
 
     def worker_ready(self, worker: WorkerSlot) -> None:  # see `SlotOwner`
         if not self.health.may_serve(self._now()):
-            worker.recycle("the stage rests")
+            worker.recycle("the stage is paused")
             return
         if worker.reason.startswith(DEVICE_LOST):
             worker.reason = ""
@@ -644,7 +644,7 @@ class StageDriver:
             self._rounds.became_ready(worker)
         if self._unstartable:
             self._unstartable = False
-            log.info("stage %r is back: a worker could be started", self.name)
+            log.info("stage %r has recovered: a worker was started", self.name)
         self.hub.pool_changed(self, None)
         self.hub.wake()
 
@@ -653,7 +653,7 @@ class StageDriver:
 
     def worker_detached(self, worker: WorkerSlot) -> None:
         """Only workers from outside leave, and none of them is here."""
-        raise ProtocolError(f"{worker} is no worker from outside, and sent a DETACH frame")
+        raise ProtocolError(f"{worker} is not external, and sent a DETACH frame")
 
     def worker_ended(self, worker: WorkerSlot, end: IncarnationEnd) -> None:
         """A worker is gone: its items are queued again or settled, and it is started again when that is due."""
@@ -668,7 +668,7 @@ class StageDriver:
         ends_start = not wait and end.problem is not None and not self.health.ever_ready
         if wait and end.problem is not None:
             log.warning(
-                "%s: %s: a process that has just ended may still hold memory; tried again in %.1f s",
+                "%s: %s: a process that ended recently may still hold memory; next attempt in %.1f s",
                 start_words(worker, end.problem),
                 short_reason(end.problem),
                 wait,

@@ -60,7 +60,7 @@ def doubtful_hooks(target: Any) -> list[str]:
         hooks = METHODS if callable(value) else VALUES
         hook = "teardown" if name in ENDS and callable(value) else nearest(name, hooks)
         if hook is not None and not _has(target, hook):
-            found.append(f"nothing uses {name!r}: if it is meant as {hook!r}, rename it")
+            found.append(f"{name!r} is not used: if it is meant to be {hook!r}, rename it")
     return found
 
 
@@ -76,17 +76,17 @@ def _words(name: str, value: Any, target: type, *, batched: bool) -> str:
     """Why `name` is wrong, and what to write; "" where it may be what it should be."""
     if callable(value):
         if name in WARM_UPS:
-            return f"nothing calls its {name!r}: set `examples = [...]`, which every worker runs before it is ready"
+            return f"its {name!r} is never called: set `examples = [...]`, which every worker runs before it is ready"
         hook = SAME_AS.get(name) or next((hook for hook in METHODS if is_slip(name, hook)), None)
         if hook is not None and not _has(target, hook):
-            return f"nothing calls its {name!r}: rename it to {hook!r}"
+            return f"its {name!r} is never called: rename it to {hook!r}"
         return ""
     if name in BATCH_SIZES and isinstance(value, int) and not batched:
-        return f"nothing reads its {name!r}: write `batch = penstock.Batch(max_size={value})`"
+        return f"its {name!r} is never read: write `batch = penstock.Batch(max_size={value})`"
     if is_slip(name, "examples") and not _has(target, "examples"):
-        return f"nothing reads its {name!r}: write `examples = [...]`, a list of items"
+        return f"its {name!r} is never read: write `examples = [...]`, a list of items"
     if isinstance(value, Batch) and is_slip(name, "batch") and not batched:
-        return f"nothing reads its {name!r}: rename it to 'batch'"
+        return f"its {name!r} is never read: rename it to 'batch'"
     return ""
 
 

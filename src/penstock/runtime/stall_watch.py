@@ -28,7 +28,7 @@ class StallWatch:
     def work_changed(self, at_work: bool, now: float) -> None:
         """Work has come to a stage that had none, or the last of it is gone."""
         if self._told:
-            self._tell_back(now, "nothing is left to do")
+            self._tell_back(now, "no work is left")
         self.progress.work_changed(at_work, now)
         if at_work and self._timer is None:
             self._set(self.progress.stalls_after)
@@ -36,7 +36,7 @@ class StallWatch:
     def answered(self, now: float) -> None:
         """A batch has come back."""
         if self._told:
-            self._tell_back(now, "a batch has come back")
+            self._tell_back(now, "a batch completed")
             self._set(self.progress.stalls_after)
         self.progress.answered(now)
 
@@ -65,9 +65,9 @@ class StallWatch:
             return
         self._told = True
         age = progress.age(now)
-        log.error("stage %r has stalled: work is in hand, and nothing has come back for %.1f s", self._stage, age)
+        log.error("stage %r has stalled: it has work but has completed nothing for %.1f s", self._stage, age)
 
     def _tell_back(self, now: float, why: str) -> None:
         self._told = False
         age = self.progress.age(now)
-        log.info("stage %r has stalled no longer: %s, after %.1f s", self._stage, why, age)
+        log.info("stage %r is no longer stalled: %s after %.1f s", self._stage, why, age)

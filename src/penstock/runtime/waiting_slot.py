@@ -116,7 +116,7 @@ class WaitingSlot(WorkerSlot):
             super()._hung(sent, began, limit)
 
     def _overdue_words(self) -> str:
-        return f"{super()._overdue_words()}, and went on for {UNWIND_SECONDS:g} s after it was cancelled"
+        return f"{super()._overdue_words()}, and kept running for {UNWIND_SECONDS:g} s after it was cancelled"
 
     # -- who takes the next batch ---------------------------------------------------------------------------------
 

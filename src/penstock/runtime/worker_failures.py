@@ -23,8 +23,8 @@ def read_failure(stage: str, status: int, payload: Payload) -> RequestError:
 def lost_with_worker(stage: str, *, hung: bool, alone: bool, again: bool) -> WorkerLost:
     """Why an item of `stage` ends whose worker ended under it; `again` says that it was the second one."""
     what = "this item alone" if alone else "a batch with this item"
-    how = f"was ended, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
+    how = f"was killed, because it ran {what} longer than the stage's timeout" if hung else f"died while it ran {what}"
     words = f"The worker process {how}."
     if again:
-        words = f"The worker process {how}; another one had ended under it before."
+        words = f"The worker process {how}; a worker had been lost while it ran this item before."
     return WorkerLost(words, stage=stage, hung=hung, alone=alone)

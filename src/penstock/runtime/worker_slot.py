@@ -55,7 +55,7 @@ STOOD_STILL_SECONDS = 0.1
 LEAVE_SECONDS: Final = 10.0
 """How long a worker that leaves, and has answered all its batches, may take to close its connection."""
 
-NOT_BELIEVED: Final = "it sent what no worker sends"
+NOT_BELIEVED: Final = "protocol violation"
 
 READY: Final = SlotState.READY  # asked for each batch: a constant costs nothing once compiled
 OK: Final = int(Status.OK)
@@ -312,7 +312,7 @@ class WorkerSlot(FrameHolder):
             incarnation = await self._start_incarnation(self, self._owner.start_of(self.index))
         except Exception as error:  # noqa: BLE001  # the top of this task: what cannot be started has ended
             self._starting = None
-            self.ended(f"the process could not be started: {error}")
+            self.ended(f"failed to start the process: {error}")
             return
         self._starting = None
         self._incarnation = incarnation
@@ -441,7 +441,7 @@ class WorkerSlot(FrameHolder):
         sent = self._held(frame.frame_id)
         n = len(frame.ids)
         if sent is None or n == 0 or n != len(sent.items):
-            raise ProtocolError("the worker answered a batch it does not hold")
+            raise ProtocolError("the worker sent results of a batch that it does not have")
         self._owner.check_answers(sent, frame)
         if frame.handles:
             self._read_results(frame)
@@ -460,7 +460,7 @@ class WorkerSlot(FrameHolder):
         """Put views in place of the results that the worker names."""
         for place, handle in frame.handles:
             if self.part is None or frame.statuses[place] != OK:
-                raise ProtocolError("the worker named memory where it has to send bytes")
+                raise ProtocolError("the worker sent a reference to memory where bytes are required")
             frame.payloads[place] = self.part.read(handle)
 
     def _note_kept(self, note: Kept) -> None:
@@ -470,11 +470,11 @@ class WorkerSlot(FrameHolder):
         for serial in note.kept:
             view = held.get(serial)
             if view is None:
-                raise ProtocolError(f"the worker keeps input {serial}, which it does not have")
+                raise ProtocolError(f"the worker reports keeping input {serial}, which it does not have")
             self.kept[serial] = view
         for serial in note.ended:
             if self.kept.pop(serial, None) is None:
-                raise ProtocolError(f"the worker gave input {serial} back, which it did not keep")
+                raise ProtocolError(f"the worker released input {serial}, which it did not keep")
         if note.kept:
             self._owner.keeps_inputs(self)
 
@@ -486,7 +486,7 @@ class WorkerSlot(FrameHolder):
     def _examined(self, frame: Frame) -> None:
         sent = self._held(frame.frame_id)
         if sent is None or sent.items:
-            raise ProtocolError("the worker was not examined")
+            raise ProtocolError("the worker sent an unexpected EXAMINED frame")
         problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
         self._finish(sent)
         self._owner.examined(self, problem)
@@ -494,7 +494,7 @@ class WorkerSlot(FrameHolder):
     def _checked(self, frame: Frame) -> None:
         sent = self._check
         if sent is None or not sent.running or sent.frame_id != frame.frame_id:
-            raise ProtocolError("the worker was not checked")
+            raise ProtocolError("the worker sent an unexpected CHECKED frame")
         problem = unpack(frame.payloads[0], Problem) if len(frame.payloads[0]) else None
         self._check = None
         self._finish(sent)
@@ -517,7 +517,9 @@ class WorkerSlot(FrameHolder):
         if frame.kind is Kind.HELLO and not self._greeted:
             hello = unpack(frame.payloads[0], Hello)
             if hello.version != SLAB_VERSION:
-                raise ProtocolError(f"the worker speaks version {hello.version}, the coordinator {SLAB_VERSION}")
+                raise ProtocolError(
+                    f"the worker uses protocol version {hello.version}, the coordinator version {SLAB_VERSION}"
+                )
             self._greeted = True
             if self._incarnation is not None:
                 self._launch_when_due()
@@ -533,7 +535,7 @@ class WorkerSlot(FrameHolder):
         elif frame.kind is Kind.DETACH and self._was_ready and not self._detached:
             self._detach()
         else:
-            raise ProtocolError(f"the worker sent a {frame.kind.name} frame")
+            raise ProtocolError(f"the worker sent an unexpected {frame.kind.name} frame")
 
     def _detach(self) -> None:
         """The worker wants to leave: it answers what it holds, and is sent nothing more."""
@@ -562,7 +564,7 @@ class WorkerSlot(FrameHolder):
             launch = self._owner.launch_of(self.index)
         except Exception as error:  # noqa: BLE001  # of a callback of the event loop: nobody above would end the worker
             problem = describe_error(error)
-            message = f"what the worker is to be told cannot be sent: {problem.message}"
+            message = f"cannot send the launch order to the worker: {problem.message}"
             self._problem = Problem(problem.type_name, problem.mro, message, traceback=problem.traceback)
             self._end_incarnation(message)
             return
@@ -623,7 +625,7 @@ class WorkerSlot(FrameHolder):
         """A worker that leaves has not gone: as long as it is there, its stage waits for it and it has a number."""
         self._leave = None
         if self._state is SlotState.LEAVING:  # else it was abandoned, perhaps on another thread
-            self._end_incarnation(f"it was to leave, and has not closed its connection for {LEAVE_SECONDS:g} s")
+            self._end_incarnation(f"it did not close its connection within {LEAVE_SECONDS:g} s after detaching")
 
     def _stop_watching(self) -> None:
         if self._leave is not None:
@@ -671,16 +673,16 @@ class WorkerSlot(FrameHolder):
         if not frame.running or self._state not in AT_WORK:
             return  # it was answered meanwhile, or the worker is being ended
         log.error(
-            "%s: for %.1f s it has run %s; %s\n%s",
+            "%s: for %.1f s it has been running %s; %s\n%s",
             self,
             self._now() - since,
-            "a batch that nobody waits for" if frame.items else "an example",
-            f"the worker is {self._owner.ending}" if final else "it goes on for now",
-            stacks or "The worker did not tell where it is.",
+            "an abandoned batch" if frame.items else "an example",
+            f"the worker is {self._owner.ending}" if final else "it keeps running for now",
+            stacks or "The worker did not report its stacks.",
         )
         if final:
             self._owner.abandoned(self)
-            self.recycle("it goes on with a batch that nobody waits for")
+            self.recycle("it keeps running an abandoned batch")
 
     @property
     def _time_limit(self) -> float | None:

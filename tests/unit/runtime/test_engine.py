@@ -305,7 +305,7 @@ async def test_a_stage_without_workers_fails_tells_everybody_and_recovers(make_r
     await rig.clock.advance(30.0)
     rig.workers[-1].become_ready()
     assert (rig.engine.state, rig.engine.reason) == (State.READY, "")
-    assert told_of_stage(caplog) == [failed, ("INFO", "stage 'sqrt' is back: a worker could be started")]
+    assert told_of_stage(caplog) == [failed, ("INFO", "stage 'sqrt' has recovered: a worker was started")]
 
 
 async def test_of_a_worker_that_was_set_up_the_examples_are_said_to_fail(make_rig, caplog):
@@ -455,7 +455,7 @@ async def test_a_worker_of_ours_never_leaves(make_rig, caplog):
     rig = await make_rig(spec()).start()
     rig.workers[0].say(Kind.DETACH)
     assert rig.workers[0].orders == ["kill"]
-    assert "is no worker from outside, and sent a DETACH frame; the worker is killed" in caplog.text
+    assert "is not external, and sent a DETACH frame; the worker is killed" in caplog.text
 
 
 async def test_a_worker_that_does_not_close_is_killed_after_its_grace(make_rig):
@@ -655,7 +655,7 @@ async def test_a_start_that_is_tried_again_says_why_and_counts_from_the_first(ma
     rig.workers[0].die("signal SIGKILL")
     await rig.clock.advance(1.0)
     assert rig.engine.reason == (
-        "M is loading, 6 s; the last try failed: worker 0 of stage 'M' ended before it was ready: signal SIGKILL"
+        "M is loading, 6 s; the last attempt failed: worker 0 of stage 'M' ended before it was ready: signal SIGKILL"
     )
 
 

@@ -188,7 +188,7 @@ async def test_a_worker_attaches_answers_and_leaves(make, caplog):
     await peer.gone()
     await door.until(lambda: not door.stage.workers)
     assert f"worker 0 of stage 'square' attached (pid {os.getpid()}, uid {os.getuid()}, test)" in caplog.text
-    assert "worker 0 of stage 'square' has left" in caplog.text
+    assert "worker 0 of stage 'square' detached" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ async def test_an_answer_may_be_no_longer_than_the_launch_said(make):
     await door.rig.call(b"3")
     batch = await peer.frame()
     await peer.say(b"".join(encode_answers(batch.frame_id, 0.0, 1, batch.ids, [b"9" * 6000], [0])))
-    assert "a frame claims 1 items in" in await peer.refused()
+    assert "a frame announces 1 items in" in await peer.refused()
 
 
 @pytest.mark.parametrize("greeted", [False, True])
@@ -281,7 +281,7 @@ async def test_what_is_claimed_takes_no_memory_before_it_comes(make, greeted):
 async def test_a_hello_longer_than_a_handshake_is_refused(make):
     peer = await (await make()).connect()
     await peer.say(BIG.pack(b"PS", 4, Kind.HELLO, 1, 0, 0, 0.0, HANDSHAKE_BYTES + 1))
-    assert await peer.refused() == f"a frame claims 1 items in {HANDSHAKE_BYTES + 1} bytes"
+    assert await peer.refused() == f"a frame announces 1 items in {HANDSHAKE_BYTES + 1} bytes"
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -360,20 +360,20 @@ async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "what begins with b'GET ' is no protocol of workers"),
+        (b"GET / HTTP/1.1\r\n\r\n", "not a worker protocol: the connection starts with b'GET '"),
         (BIG.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"{}", "speaks version 3 of the protocol, this one version 4"),
         (hello(version=5), "the worker speaks version 5 of the protocol, this end 4"),
         (hello(stage="cube"), "service 'service' has no external stage 'cube'; it has 'square'"),
         (hello(stage="x" * 5000), "service 'service' has no external stage 'xxx"),
-        (hello(codecs=["msgpack"]), "stage 'square' needs the formats json too"),
+        (hello(codecs=["msgpack"]), "stage 'square' also needs the formats json"),
         (hello(pid="me"), "what should be the JSON of a HELLO is none"),
         (control(Kind.HELLO, b"\xff\xfe"), "what should be the JSON of a HELLO is none"),
         (control(Kind.HELLO, b"[" * 60000), "what should be the JSON of a HELLO is none"),
-        (control(Kind.READY), "the first frame is a HELLO, not a READY"),
-        (BIG.pack(b"PS", 4, 1, 1, 0, 0, 0.0, 1 << 40), "a frame claims 1 items in 1099511627776 bytes"),
+        (control(Kind.READY), "the first frame must be a HELLO, got a READY"),
+        (BIG.pack(b"PS", 4, 1, 1, 0, 0, 0.0, 1 << 40), "a frame announces 1 items in 1099511627776 bytes"),
         (BIG.pack(b"PS", 4, 5, 1 << 31, 0, 0, 0.0, 60000), "a frame claims 2147483648 items"),
         (BIG.pack(b"PS", 4, 99, 1, 0, 0, 0.0, 0), "unknown kind of frame: 99"),
-        (hello() + control(Kind.READY) + control(Kind.READY), "a worker waits for its LAUNCH"),
+        (hello() + control(Kind.READY) + control(Kind.READY), "a worker must wait for its LAUNCH"),
     ],
 )
 async def test_who_is_no_worker_is_refused_and_told_why(make, caplog, data, why):
@@ -392,7 +392,7 @@ async def test_who_is_no_worker_is_refused_and_told_why(make, caplog, data, why)
     assert call.ends == [b"9"], "nobody else notices"
     assert why.split("x" * 3, 1)[0] in caplog.text
     if "LAUNCH" not in why:  # that one had a number, and the line is about the worker
-        assert f"service 'service' refused a worker (pid {os.getpid()}, uid {os.getuid()}): " in caplog.text
+        assert f"service 'service' rejected a worker (pid {os.getpid()}, uid {os.getuid()}): " in caplog.text
 
 
 async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
@@ -406,7 +406,7 @@ async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
     assert len(door.engine._door._waiting) == 3
     await door.rig.clock.advance(0.1)
     for peer in (silent, half, hesitant):
-        assert await peer.refused() == "it has not said what it is within 10 s"
+        assert await peer.refused() == "no HELLO received within 10 s"
     assert door.engine._door._waiting == {}
 
 
@@ -416,7 +416,7 @@ async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_i
         await door.connect()
     await door.until(lambda: len(door.engine._door._waiting) == 66)
     await door.attached()
-    assert await door.peers[0].refused() == "it has not said what it is, and 66 came after it"
+    assert await door.peers[0].refused() == "no HELLO received, and 66 newer connections are waiting"
     await door.peers[1].attach()
     await door.peers[2].say(hello())
     assert await door.peers[2].refused() == "stage 'square' has as many workers as it takes: 2"
@@ -452,20 +452,23 @@ async def test_what_a_worker_has_counted_is_added_up_from_launch_on_and_until_it
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (hello(), "the worker sent a HELLO frame"),
-        (control(Kind.READY), "the worker sent a READY frame"),
-        (control(Kind.CHECKED), "the worker was not checked"),
-        (control(Kind.EXAMINED), "the worker was not examined"),
-        (control(Kind.LAUNCH), "the worker sent a LAUNCH frame"),
-        (control(Kind.FAILED, b'{"message": "now?"}'), "the worker sent a FAILED frame"),
+        (hello(), "the worker sent an unexpected HELLO frame"),
+        (control(Kind.READY), "the worker sent an unexpected READY frame"),
+        (control(Kind.CHECKED), "the worker sent an unexpected CHECKED frame"),
+        (control(Kind.EXAMINED), "the worker sent an unexpected EXAMINED frame"),
+        (control(Kind.LAUNCH), "the worker sent an unexpected LAUNCH frame"),
+        (control(Kind.FAILED, b'{"message": "now?"}'), "the worker sent an unexpected FAILED frame"),
         (control(Kind.COUNTS, b"none"), "what should be the JSON of a COUNTS is none"),
         (control(Kind.COUNTS, counts("user_hits", "1e999")), "what should be the JSON of a COUNTS is none"),
-        (control(Kind.COUNTS, counts("user_hits", "-1")), "a count is a number from 0 to 2**53, not -1.0"),
-        (control(Kind.COUNTS, counts("hits", "1")), "'hits' cannot be the name of a counter"),
-        (b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])), "the worker answered a batch it does not hold"),
+        (control(Kind.COUNTS, counts("user_hits", "-1")), "a count must be a number from 0 to 2**53, not -1.0"),
+        (control(Kind.COUNTS, counts("hits", "1")), "'hits' is not a valid counter name of a counter"),
+        (
+            b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])),
+            "the worker sent results of a batch that it does not have",
+        ),
         (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "what should be the JSON of a FAILURE is none"),
         (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame claims 5 items"),
-        (BIG.pack(b"PS", 4, 6, 1, 0, 0, 0.0, 1 << 40), "a frame claims 1 items in 1099511627776 bytes"),
+        (BIG.pack(b"PS", 4, 6, 1, 0, 0, 0.0, 1 << 40), "a frame announces 1 items in 1099511627776 bytes"),
         (b"what is this?" * 10, "not a frame"),
     ],
 )
@@ -507,7 +510,7 @@ async def test_the_old_protocol_needs_a_service_of_one_stage(make, caplog):
     peer = await door.connect()
     await peer.say(bytes(4))
     assert await peer.frame() is None, "it would read a message of ours as one of its own"
-    assert "the old batching protocol is for services of one stage" in caplog.text
+    assert "the old batching protocol supports only services with one stage" in caplog.text
 
 
 async def test_a_stage_has_to_be_named_where_there_are_several(make):
@@ -545,7 +548,7 @@ async def test_those_that_are_refused_again_and_again_take_few_descriptors(make)
     await door.until(lambda: len(open_files() - before) <= 80)
     peer = await door.connect()
     await peer.say(b"garbage")
-    assert "is no protocol of workers" in await peer.refused()
+    assert "not a worker protocol" in await peer.refused()
 
 
 async def test_a_fork_keeps_no_connection_that_has_said_nothing(make):

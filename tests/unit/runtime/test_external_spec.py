@@ -67,14 +67,14 @@ def test_a_stage_of_ours_has_the_formats_of_its_types():
 
 @pytest.mark.parametrize("accepts", ["json", (), ("json", "json"), ("pickle",), ("JSON",), (1,), None, {"json"}, ([],)])
 def test_formats_are_some_of_four_each_once(accepts):
-    words = "stage 'square': accepts takes a list of formats, of json, msgpack, raw, npy, each once, got "
+    words = "stage 'square': accepts must be a list of different formats of json, msgpack, raw, npy, got "
     with pytest.raises(ConfigError, match=f"^{re.escape(words + repr(accepts))}$"):
         ps.external("square", accepts=accepts)
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"square", "two words"])
 def test_it_has_a_name_of_its_own(name):
-    with pytest.raises(ConfigError, match=rf"^a stage's name is of letters, digits and .*, got {name!r}$"):
+    with pytest.raises(ConfigError, match=rf"^a stage's name must consist of letters, digits and .*, got {name!r}$"):
         ps.external(name)
 
 
@@ -85,7 +85,8 @@ def test_it_has_a_name_of_its_own(name):
 )
 def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
     words = (
-        f"stage 'square': {which} takes a type that JSON and MessagePack can carry, as dict[str, float], got `{shown}`"
+        f"stage 'square': {which} must be a type that JSON and MessagePack support, such as dict[str, float], "
+        f"got `{shown}`"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
         ps.external("square", **{which: kind})
@@ -94,7 +95,7 @@ def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"batch": 4}, "stage 'square': batch takes a penstock.Batch, got 4"),
+        ({"batch": 4}, "stage 'square': batch must be a penstock.Batch, got 4"),
         ({"prefetch": -1}, "stage 'square': prefetch must be a whole number of at least 0, got -1"),
         ({"max_batches": 0}, "stage 'square': max_batches must be a whole number of at least 1, got 0"),
         ({"timeout": 0}, "stage 'square': timeout must be more than 0 seconds, got 0"),
@@ -117,10 +118,7 @@ def test_what_is_for_workers_of_ours_is_no_argument_here(name):
 
 
 def test_nobody_here_says_how_many_workers_it_has():
-    words = (
-        "stage 'square': its workers attach from outside, so nothing here says how many there are; "
-        "max_external_workers is how many there may be"
-    )
+    words = "stage 'square': it is external, so it cannot have a number of workers; max_external_workers limits them"
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
         with_workers(ps.external("square"), 2)
 

@@ -189,7 +189,7 @@ async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make
     assert (engine.state, engine.reason) == (State.FAILED, "square waits for an external worker, 7 s")
     with pytest.raises(NotReady, match="failed: square waits for an external worker, 7 s"):
         stage.rig.submit()
-    assert "stage 'square' has failed: no worker from outside is ready" in caplog.text
+    assert "stage 'square' has failed: no external worker became ready within attach_grace" in caplog.text
     second = await stage.attach()
     assert engine.state is State.READY
     call = await stage.rig.call(b"2")
@@ -271,8 +271,8 @@ async def test_a_worker_that_leaves_answers_what_it_holds_and_gets_nothing_more(
         staying.answer()
         await rest()
     assert [call.ends for call in (first, *others)] == [[b"10"], [b"0"], [b"1"]]
-    assert "worker 0 of stage 'square' leaves (pid 100)" in caplog.text
-    assert "worker 0 of stage 'square' has left" in caplog.text
+    assert "worker 0 of stage 'square' is detaching (pid 100)" in caplog.text
+    assert "worker 0 of stage 'square' detached" in caplog.text
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -348,8 +348,8 @@ async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make, caplog
     stage.rig.engine.cancel(call.request)
     await stage.rig.clock.advance(5.0)
     await rest()
-    assert peer.why == "it goes on with a batch that nobody waits for"
-    assert "a batch that nobody waits for; the worker is cut off" in caplog.text
+    assert peer.why == "it keeps running an abandoned batch"
+    assert "an abandoned batch; the worker is cut off" in caplog.text
 
 
 async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_once_is_given_time(make):
@@ -401,7 +401,7 @@ async def test_a_worker_that_was_told_before_the_rest_may_not_serve_in_it(make):
             await stage.rig.call(b"1")
             peer.fail()
     late.say(Kind.READY)
-    assert late.why == "the stage rests"
+    assert late.why == "the stage is paused"
     assert stage.rig.engine.state is State.FAILED
 
 
@@ -474,7 +474,7 @@ async def test_other_ids_are_a_death(make):
     await stage.rig.call(b"3", b"4")
     peer.frames[0].ids = tuple(reversed(peer.frames[0].ids))
     peer.answer([b"9", b"16"])
-    assert peer.why == "the worker answered other items than it was sent"
+    assert peer.why == "the worker sent results for other items than it received"
 
 
 async def test_each_answer_is_held_to_the_format_of_its_item(make):
@@ -498,7 +498,10 @@ async def test_who_calls_an_item_expired_before_its_time_has_another_clock(make)
     call = await stage.rig.call(b"3", within=5.0)
     await stage.rig.clock.advance(2.0)
     first.answer([b""], [Status.EXPIRED])
-    assert first.why == "the worker called an item expired that has 3 s left: is its clock this host's?"
+    assert (
+        first.why
+        == "the worker reported an item as expired that has 3 s left: check that it uses the clock of this host"
+    )
     await rest()
     second.answer([b"9"])
     assert call.ends == [b"9"]

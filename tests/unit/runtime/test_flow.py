@@ -154,7 +154,7 @@ async def test_a_caller_who_fails_to_take_its_outcomes_harms_nobody_else(make_ri
     other = await rig.call(b"2")
     rig.workers[0].answer()
     assert other.ends == [b"2"]
-    assert "service 'service': a caller failed to take its outcomes" in caplog.text
+    assert "service 'service': error in a caller's callback" in caplog.text
     assert "the caller's own fault" in caplog.text
 
 
@@ -703,7 +703,7 @@ async def test_the_item_a_worker_died_with_is_tried_once_more_and_then_lost(make
     assert isinstance(call.error, WorkerLost)
     assert (call.error.stage, call.error.hung, call.error.alone) == ("sqrt", False, True)
     assert str(call.error) == (
-        "The worker process died while it ran this item alone; another one had ended under it before."
+        "The worker process died while it ran this item alone; a worker had been lost while it ran this item before."
     )
     assert rig.engine.counters.lost == 1
     assert rig.engine.stages[0].counters.retried == 1
@@ -720,7 +720,7 @@ async def test_a_lost_item_is_told_how_its_worker_ended_and_whether_it_was_alone
     else:
         rig.workers[0].die()
     what = "a batch with this item" if mates else "this item alone"
-    how = f"was ended, because it ran {what} longer than its timeout" if hung else f"died while it ran {what}"
+    how = f"was killed, because it ran {what} longer than the stage's timeout" if hung else f"died while it ran {what}"
     for call in calls:
         assert isinstance(call.error, WorkerLost)
         assert (call.error.hung, call.error.alone) == (hung, not mates)
@@ -745,8 +745,8 @@ async def test_the_second_end_of_a_worker_decides_how_an_item_was_lost(make_rig)
     await rig.clock.advance(5.0)
     assert (call.error.hung, call.error.alone) == (True, True)
     assert str(call.error) == (
-        "The worker process was ended, because it ran this item alone longer than its timeout; another one had ended "
-        "under it before."
+        "The worker process was killed, because it ran this item alone longer than the stage's timeout; a worker had been "
+        "lost while it ran this item before."
     )
 
 
@@ -1018,7 +1018,7 @@ async def test_who_would_end_after_its_deadline_is_refused_and_told_when_it_woul
     refusal = rig.engine.refusal(0, rig.clock.now() + 1.5)
     assert isinstance(refusal, Overloaded)
     assert (refusal.reason, refusal.retry_after_ms) == ("late", 2000), "0.5 to go, two, and its own: 3.5 in all"
-    assert "would end 2 s after its deadline; try again in 2 s" in str(refusal)
+    assert "is predicted to end 2 s after its deadline; try again in 2 s" in str(refusal)
     with pytest.raises(Overloaded) as caught:
         rig.submit(within=1.5)
     assert caught.value.reason == "late"

@@ -74,7 +74,7 @@ def test_a_gpu_is_kept_as_a_plain_value():
 def test_gpus_are_a_list_with_an_entry_for_each_worker(gpus):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=gpus)
-    assert str(refused.value) == f"stage 'count': gpus takes a list with an entry for each worker, got {gpus!r}"
+    assert str(refused.value) == f"stage 'count': gpus must be a list with an entry for each worker, got {gpus!r}"
 
 
 @each(
@@ -88,8 +88,8 @@ def test_an_entry_that_is_no_gpu_is_refused(entry):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=[0, entry])
     assert str(refused.value) == (
-        "stage 'count': gpus takes numbers from 0, ids as 'GPU-...', or lists of them that are not empty, "
-        f"got {entry!r}"
+        "stage 'count': gpus must have numbers from 0, ids such as 'GPU-...', or non-empty lists of them, got "
+        f"{entry!r}"
     )
 
 
@@ -97,7 +97,7 @@ def test_an_entry_that_is_no_gpu_is_refused(entry):
 def test_a_worker_gets_each_gpu_once(entry):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=[entry])
-    assert str(refused.value) == f"stage 'count': a worker gets each of its GPUs once, got {entry!r}"
+    assert str(refused.value) == f"stage 'count': a worker cannot have the same GPU twice, got {entry!r}"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,7 @@ def test_the_same_number_of_workers_is_none():
 def test_the_variable_has_one_owner(env):
     with pytest.raises(ConfigError) as refused:
         stage(count, gpus=[0, 1], env=env)
-    assert str(refused.value) == (
-        "stage 'count': gpus sets CUDA_VISIBLE_DEVICES, and env does too: leave one of them out"
-    )
+    assert str(refused.value) == ("stage 'count': gpus and env both set CUDA_VISIBLE_DEVICES: remove one of them")
     assert stage(count, workers=2, env=env).environments(ALL)[1] == (env[1] if isinstance(env, list) else env)
 
 
@@ -299,7 +297,7 @@ def test_workers_with_the_same_gpus_are_named_with_what_to_do(values, shared):
     found = doubtful_gpus((), values, ALL, may_share=False)
     assert [words[: len(begin)] for words, begin in zip(found, shared, strict=True)] == shared
     for words in found:
-        assert "memory is taken once for each worker" in words
+        assert "each worker uses its own device memory" in words
         for remedy in ("gpus=", "start fewer", "max_batches=1", "env={'CUDA_VISIBLE_DEVICES': ''}"):
             assert remedy in words
     assert doubtful_gpus((), values, ALL, may_share=True) == []

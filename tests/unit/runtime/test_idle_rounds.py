@@ -250,7 +250,7 @@ async def test_a_worker_that_was_not_checked_cannot_answer_a_check(make_rig, cap
         await rig.clock.advance(10.0)
     rig.workers[0].say(Kind.CHECKED)  # its frame has no id
     await rest()
-    assert "the worker was not checked; the worker is killed" in caplog.text
+    assert "the worker sent an unexpected CHECKED frame; the worker is killed" in caplog.text
 
 
 async def test_a_worker_that_dies_while_it_is_checked_is_asked_anew(make_rig):

@@ -132,7 +132,7 @@ async def test_a_process_that_was_killed_and_stays_is_told_of_once_and_waited_fo
     assert not caplog.records
     await life.clock.advance(0.001)
     (line,) = caplog.messages
-    assert "was killed 10 s ago and has not gone" in line
+    assert "was killed 10 s ago but has not exited" in line
     await life.clock.advance(100.0)
     assert (life.owner.told, len(caplog.records)) == ([], 1)
     life.process.end("signal SIGKILL")
@@ -170,7 +170,7 @@ async def test_a_worker_that_speaks_no_more_is_killed_and_told_of_when_it_has_en
     assert life.process.orders == ["kill", "reap"]
     assert life.owner.told == []
     life.process.end("signal SIGKILL")
-    assert life.owner.told == ["it closed its channel, so it was killed (signal SIGKILL)"]
+    assert life.owner.told == ["killed because it closed its channel (signal SIGKILL)"]
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -248,8 +248,8 @@ async def test_a_worker_that_may_not_be_killed_loses_its_channel_and_the_log_say
     life.incarnation.kill("it is to end")
     (record,) = caplog.records
     assert record.getMessage() == (
-        "worker 3 of stage 'stage': this process may not kill it (pid 4711); "
-        "its lifeline and its channel are closed, which ends it"
+        "worker 3 of stage 'stage': no permission to kill it (pid 4711); closing its lifeline and its channel, "
+        "which ends it"
     )
     life.process.end("signal SIGKILL")
     assert life.owner.told == ["signal SIGKILL"]

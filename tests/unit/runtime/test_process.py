@@ -362,7 +362,7 @@ async def test_a_process_that_somebody_else_waited_for_gets_no_signal_and_has_no
     await rest()
     assert system.asked == [("wait",), ("forget the group",)], "its id may be another's, or that of another's group"
     assert system.exited == 1
-    assert worker.exit_reason == "its exit status was taken by somebody else"
+    assert worker.exit_reason == "its exit status is unknown, because other code waited for the process"
     assert not system.lifeline_open
 
 

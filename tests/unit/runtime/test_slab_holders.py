@@ -300,8 +300,8 @@ async def test_what_a_stage_keeps_stays_until_it_says_that_it_keeps_it_no_more(l
     assert [slab.kept_bytes for slab in rig.engine.slabs] == [LARGE, 0]
     (said,) = caplog.messages
     assert said == (
-        "worker 0 of stage 'sqrt' keeps views of its inputs after it has answered, itself or in reference cycles, and "
-        "their memory is not used again before they are gone; copy what is to be kept, by bytes(x) or x.copy()"
+        "worker 0 of stage 'sqrt' keeps views of its inputs after the batch is done, directly or in reference cycles, "
+        "so their shared memory cannot be reused; copy inputs that you keep, with bytes(x) or x.copy()"
     )
     await rig.call(rig.body(b"b", LARGE))
     worker.answer([b"2"])
@@ -441,7 +441,7 @@ async def test_a_failure_is_never_read_from_a_slab(large, caplog):
     rig.workers[0]._deliver(encode_answers(frame.frame_id, 0.0, 1, frame.ids, [b""], [Status.FAILED], handles=handles))
     await rest()
     assert rig.workers[0].ended
-    assert "named memory where it has to send bytes" in caplog.text
+    assert "sent a reference to memory where bytes are required" in caplog.text
     rig.engine.cancel(call.request)
 
 

@@ -97,7 +97,7 @@ async def test_a_system_that_takes_no_pages_back_is_told_of_once(make_rig, monke
     assert asked == [MIB, MIB]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said == (
-        "service 'service': shared memory that was used once is kept, because the system takes none back: "
+        "service 'service': unused shared memory stays allocated, because the system cannot release parts of it: "
         "Invalid argument"
     )
 

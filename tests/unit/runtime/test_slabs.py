@@ -462,5 +462,6 @@ def test_a_system_without_such_memory_is_told_of_once(clock, monkeypatch, caplog
     monkeypatch.delattr(os, "memfd_create")
     assert opened([OURS], clock, slab_bytes=SIZE) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "service 'shop': large payloads are copied, because there is no shared memory: this system has no memfd_create"
+        "service 'shop': shared memory is not available, large payloads are copied instead: this system has no "
+        "memfd_create"
     ]

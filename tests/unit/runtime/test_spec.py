@@ -95,7 +95,7 @@ def test_a_waiting_stage_has_many_batches_in_progress_and_is_sent_none_ahead(tar
         (
             count,
             4,
-            "concurrency=4 is for a stage with something `async`, and .*: write `async def predict`, or workers=4",
+            "concurrency=4 needs a stage with an `async` method, and .*: write `async def predict`, or workers=4",
         ),
     ],
 )
@@ -132,9 +132,9 @@ def test_a_description_keeps_its_own_copy_of_what_it_was_given():
 
 
 def test_a_function_without_a_name_of_its_own_needs_one():
-    with pytest.raises(ConfigError, match=r"name is of letters, .*, got '<lambda>': give it one with name="):
+    with pytest.raises(ConfigError, match=r"name must consist of letters, .*, got '<lambda>': set one with name="):
         stage(lambda x: x)
-    with pytest.raises(ConfigError, match="has no name of its own: give it one with name="):
+    with pytest.raises(ConfigError, match="has no name: set one with name="):
         stage(functools.partial(count))
     assert stage(functools.partial(count), name="count").name == "count"
 
@@ -178,18 +178,18 @@ def test_what_is_no_stage_is_refused(target, reason):
         ({"workers": 3, "cpus": [0, 1]}, "workers=3 but cpus has 2 entries, one for each worker"),
         ({"workers": 1, "cpus": []}, "workers=1 but cpus has 0 entries, one for each worker"),
         ({"cpus": []}, "workers must be a whole number of at least 1, got 0"),
-        ({"cpus": [[]]}, r"cpus takes core numbers, lists of them, or None, got \[\]"),
-        ({"cpus": [-1]}, "cpus takes core numbers, lists of them, or None, got -1"),
-        ({"cpus": [1.5]}, r"cpus takes core numbers, lists of them, or None, got 1\.5"),
-        ({"cpus": [True]}, "cpus takes core numbers, lists of them, or None, got True"),
-        ({"cpus": [["0"]]}, r"cpus takes core numbers, lists of them, or None, got \['0'\]"),
+        ({"cpus": [[]]}, r"cpus must have core numbers, lists of them, or None, got \[\]"),
+        ({"cpus": [-1]}, "cpus must have core numbers, lists of them, or None, got -1"),
+        ({"cpus": [1.5]}, r"cpus must have core numbers, lists of them, or None, got 1\.5"),
+        ({"cpus": [True]}, "cpus must have core numbers, lists of them, or None, got True"),
+        ({"cpus": [["0"]]}, r"cpus must have core numbers, lists of them, or None, got \['0'\]"),
         ({"env": [{}, {}]}, "1 workers but env has 2 entries, one for each worker"),
-        ({"env": {"THREADS": 4}}, "env takes strings, got 'THREADS': 4"),
-        ({"env": {4: "x"}}, "env takes strings, got 4: 'x'"),
-        ({"env": {"A=B": "x"}}, "env has no variable such as 'A=B': 'x'"),
-        ({"env": {"": "x"}}, "env has no variable such as '': 'x'"),
-        ({"env": {"A": "x\0"}}, r"env has no variable such as 'A': 'x.x00'"),
-        ({"setup": {"a": 1}}, r"has no setup method to take \['a'\]"),
+        ({"env": {"THREADS": 4}}, "env must have strings, got 'THREADS': 4"),
+        ({"env": {4: "x"}}, "env must have strings, got 4: 'x'"),
+        ({"env": {"A=B": "x"}}, "env has an invalid variable: 'A=B': 'x'"),
+        ({"env": {"": "x"}}, "env has an invalid variable: '': 'x'"),
+        ({"env": {"A": "x\0"}}, r"env has an invalid variable: 'A': 'x.x00'"),
+        ({"setup": {"a": 1}}, r"has no setup method for the arguments \['a'\]"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused_with_its_value(arguments, reason):
@@ -211,25 +211,31 @@ def test_an_argument_at_its_limit_is_taken(arguments):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"name": 5}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got 5"),
-        ({"name": ""}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got ''"),
-        ({"name": "a b"}, "a stage's name is of letters, digits and `._-`, and not `.` or `..`, got 'a b'"),
-        ({"name": "a\n"}, "and not `.` or `..`, got 'a\\n'"),
-        ({"name": ".."}, "and not `.` or `..`, got '..'"),
-        ({"cpus": 2}, "stage 'len': cpus takes a list with an entry for each worker, got 2"),
-        ({"cpus": "01"}, "stage 'len': cpus takes a list with an entry for each worker, got '01'"),
-        ({"cpus": {0: 1}}, "stage 'len': cpus takes a list with an entry for each worker, got {0: 1}"),
-        ({"env": 5}, "stage 'len': env takes a dict for every worker, as env={'OMP_NUM_THREADS': '1'}, or a list with"),
-        ({"env": ["A=1"]}, "or a list with one for each, got ['A=1']"),
-        ({"env": "A=1"}, "or a list with one for each, got 'A=1'"),
-        ({"batch": 16}, "batch takes a penstock.Batch, got 16: write penstock.Batch(max_size=16)"),
-        ({"batch": True}, "batch takes a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
-        ({"setup": "model.joblib"}, "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got"),
-        ({"setup": 5}, "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got 5"),
+        ({"name": 5}, "a stage's name must consist of letters, digits and `._-`, and must not be `.` or `..`, got 5"),
+        ({"name": ""}, "a stage's name must consist of letters, digits and `._-`, and must not be `.` or `..`, got ''"),
+        (
+            {"name": "a b"},
+            "a stage's name must consist of letters, digits and `._-`, and must not be `.` or `..`, got 'a b'",
+        ),
+        ({"name": "a\n"}, "and must not be `.` or `..`, got 'a\\n'"),
+        ({"name": ".."}, "and must not be `.` or `..`, got '..'"),
+        ({"cpus": 2}, "stage 'len': cpus must be a list with an entry for each worker, got 2"),
+        ({"cpus": "01"}, "stage 'len': cpus must be a list with an entry for each worker, got '01'"),
+        ({"cpus": {0: 1}}, "stage 'len': cpus must be a list with an entry for each worker, got {0: 1}"),
+        (
+            {"env": 5},
+            "stage 'len': env must be a dict for all workers, such as env={'OMP_NUM_THREADS': '1'}, or a list with",
+        ),
+        ({"env": ["A=1"]}, "or a list with a dict for each, got ['A=1']"),
+        ({"env": "A=1"}, "or a list with a dict for each, got 'A=1'"),
+        ({"batch": 16}, "batch must be a penstock.Batch, got 16: write penstock.Batch(max_size=16)"),
+        ({"batch": True}, "batch must be a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
+        ({"setup": "model.joblib"}, "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got"),
+        ({"setup": 5}, "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got 5"),
         ({"setup": [("path", "y")]}, "setup takes a dict"),
         (
             {"setup": {1: "y"}},
-            "setup takes a dict with the arguments of setup, as in setup={'path': ...}, got {1: 'y'}",
+            "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got {1: 'y'}",
         ),
         ({"bisect": "no"}, "bisect must be True or False, got 'no'"),
         ({"retry": 0}, "retry must be True or False, got 0"),

@@ -88,12 +88,12 @@ async def begins(self):
         (
             "declare",
             classmethod(declares),
-            "it is called where the service is described, without an event loop: write `def declare`",
+            "it is called without an event loop, when the service is created: write `def declare`",
         ),
         (
             "__init__",
             begins,
-            "Python does not await it: write `def __init__`, and `async def setup` for what has to be awaited",
+            "Python does not await it: write `def __init__`, and put code that awaits into `async def setup`",
         ),
     ],
 )
@@ -109,8 +109,8 @@ def test_an_async_property_in_the_place_of_what_a_worker_reads_is_refused(name, 
     with pytest.raises(ConfigError) as refused:
         stage(with_method(name, made_by(begins)))
     assert str(refused.value) == (
-        f"stage 'Embed': {name} is an `async` property, and nobody awaits what is read of a stage: "
-        "write a method or a value in its place, without `@property`"
+        f"stage 'Embed': {name} is an `async` property, which is never awaited: use a method or a plain value "
+        "instead, without `@property`"
     )
 
 
@@ -174,7 +174,7 @@ def test_an_object_that_makes_itself_callable_in_c_is_taken():
     assert stage(find, name="f").target is find
 
 
-ITEM = "; what belongs to one item goes into one argument, for instance a dataclass"
+ITEM = "; pass everything that belongs to an item in one argument, for instance a dataclass"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_method_that_cannot_be_called_as_a_worker_does_is_refused(name, method
     with pytest.raises(ConfigError) as refused:
         stage(with_method(name, method))
     assert str(refused.value) == (
-        f"stage 'Embed': a worker calls {name}({wanted}), and it is written {name}({given}): "
+        f"stage 'Embed': a worker calls {name}({wanted}), but it is defined as {name}({given}): "
         f"write `def {name}({wanted})`{hint}"
     )
 
@@ -205,7 +205,7 @@ def test_a_function_of_two_items_is_refused_and_one_of_a_batch_is_told_of_a_list
     def add(x, y):
         return x + y
 
-    with pytest.raises(ConfigError, match=r"stage 'add': a worker calls add\(x\), and it is written add\(x, y\)"):
+    with pytest.raises(ConfigError, match=r"stage 'add': a worker calls add\(x\), but it is defined as add\(x, y\)"):
         stage(add)
     with pytest.raises(ConfigError, match=r"a worker calls add\(xs\)"):
         stage(add, batch=Batch())

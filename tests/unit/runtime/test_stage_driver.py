@@ -412,7 +412,7 @@ async def test_a_worker_that_fails_its_example_too_is_recycled_and_both_errors_a
     await rest()
     assert rig.workers[0].orders == ["kill"]
     assert "the last with RuntimeError: bad item" in caplog.text
-    assert "first example, with RuntimeError: device-side assert" in caplog.text
+    assert "first example fails too, with RuntimeError: device-side assert" in caplog.text
     assert rig.engine.stages[0].counters.recycled == 1
     await restarted(rig)
     rig.workers[1].answer([b"3"])
@@ -460,7 +460,7 @@ async def three_recycles(rig):
 
 def recoveries(caplog):
     """How often the log says, at level info, that the stage has recovered."""
-    line = ("INFO", "stage 'sqrt' has recovered: an item ended well after its rest")
+    line = ("INFO", "stage 'sqrt' has recovered: an item succeeded after the pause")
     return [(record.levelname, record.message) for record in caplog.records].count(line)
 
 
@@ -472,7 +472,7 @@ async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried
     assert rig.engine.state is State.FAILED
     assert rig.engine.reason == "RuntimeError: bad item"
     assert "failed: RuntimeError: bad item" in str(waiting)
-    assert "it is tried again in 30 s" in caplog.text
+    assert "next attempt in 30 s" in caplog.text
     assert rig.clock.waiting == [30.0]
     for rest_seconds in (30.0, 60.0, 120.0, 240.0, 300.0, 300.0):
         await restarted(rig, rest_seconds)
@@ -666,7 +666,7 @@ async def test_a_worker_that_tells_of_a_count_that_cannot_be_is_ended(make_rig, 
     count(rig.workers[0], bad)
     assert rig.workers[0].orders == ["kill"]
     assert list(rig.engine.stages[0].counters.series.items()) == []
-    assert "the worker's stage cannot have counted that: " in caplog.text
+    assert "invalid counter from the worker: " in caplog.text
 
 
 # -- want of memory ---------------------------------------------------------------------------------------------------
@@ -690,7 +690,7 @@ async def test_a_stage_that_runs_out_of_memory_has_smaller_batches_for_a_minute(
     assert sizes == [(8, [8]), (4, [4, 4]), (2, [2, 2]), (4, [4, 4])]
     assert driver.counters.shortages == 2
     assert driver.health.failed(0) is False
-    assert "out of memory with 8 items at once; batches of the stage have at most 4 now" in caplog.text
+    assert "out of memory with a batch of 8 items; the stage's batches are limited to 4" in caplog.text
     await rig.clock.advance(60.0)
     await rig.call()
     assert driver.max_size == 8
@@ -771,4 +771,4 @@ async def test_the_answer_of_a_worker_that_is_being_ended_stands_though_its_devi
 async def test_a_device_is_lost_under_a_batch_only(make_rig, caplog):
     rig = await make_rig().start()
     rig.workers[0]._deliver([encode_slab_note(Kind.LOST, pack(Lost(Problem("", (), ""))))])
-    assert "the worker sent a LOST frame" in caplog.text
+    assert "the worker sent an unexpected LOST frame" in caplog.text

@@ -46,20 +46,20 @@ def with_members(**members):
 def test_a_method_that_only_a_hook_can_be_is_refused_with_its_name(name, hook, wrap):
     with pytest.raises(ConfigError) as refused:
         stage(with_members(**{name: wrap(plain)}))
-    assert str(refused.value) == f"stage 'Embed': nothing calls its {name!r}: rename it to {hook!r}"
+    assert str(refused.value) == f"stage 'Embed': its {name!r} is never called: rename it to {hook!r}"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("example", [1], "nothing reads its 'example': write `examples = [...]`, a list of items"),
+        ("example", [1], "its 'example' is never read: write `examples = [...]`, a list of items"),
         ("batch_size", 8, "nothing reads its 'batch_size': write `batch = penstock.Batch(max_size=8)`"),
         ("max_batch_size", 8, "nothing reads its 'max_batch_size': write `batch = penstock.Batch(max_size=8)`"),
-        ("batchs", Batch(), "nothing reads its 'batchs': rename it to 'batch'"),
+        ("batchs", Batch(), "its 'batchs' is never read: rename it to 'batch'"),
         (
             "warmup",
             plain,
-            "nothing calls its 'warmup': set `examples = [...]`, which every worker runs before it is ready",
+            "its 'warmup' is never called: set `examples = [...]`, which every worker runs before it is ready",
         ),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_value_that_only_a_hook_can_be_is_refused_with_what_to_write(name, val
 def test_a_name_is_judged_also_where_it_is_inherited():
     class Below(with_members(set_up=plain)): ...
 
-    with pytest.raises(ConfigError, match="stage 'Below': nothing calls its 'set_up'"):
+    with pytest.raises(ConfigError, match="stage 'Below': its 'set_up' is never called"):
         stage(Below)
 
 
@@ -222,7 +222,7 @@ def test_an_empty_cell_of_a_method_is_passed_over():
             missing = 1
         return lambda _self: missing
 
-    with pytest.raises(ConfigError, match="nothing calls its 'warmup'"):
+    with pytest.raises(ConfigError, match="its 'warmup' is never called"):
         stage(with_members(warmup=plain, setup=never()))
 
 
@@ -230,7 +230,7 @@ def test_an_empty_cell_of_a_method_is_passed_over():
 def test_a_name_that_is_only_near_is_doubted(name, hook):
     found = with_members(**{name: plain})
     assert stage(found).target is found
-    assert doubtful_hooks(found) == [f"nothing uses {name!r}: if it is meant as {hook!r}, rename it"]
+    assert doubtful_hooks(found) == [f"{name!r} is not used: if it is meant to be {hook!r}, rename it"]
     assert doubtful_hooks(with_members(**{name: plain, hook: plain})) == []
 
 

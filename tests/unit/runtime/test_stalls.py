@@ -31,7 +31,7 @@ async def test_a_service_is_stalled_when_nothing_has_come_back_for_so_long(rig):
     await rig.clock.advance(0.1)
     assert rig.engine.state is State.STALLED
     await rig.clock.advance(1.4)
-    assert rig.engine.reason == "stage 'root' has work, and nothing has come back from it for 61 s"
+    assert rig.engine.reason == "stage 'root' has work but has completed nothing for 61 s"
     assert ages(rig) == pytest.approx([61.4])
 
 
@@ -115,7 +115,7 @@ async def test_it_ends_where_the_last_of_the_work_has_gone(rig, caplog):
         await rig.clock.advance(10.0)
     assert call.done
     assert rig.engine.state is State.READY
-    assert "stage 'root' has stalled no longer: nothing is left to do, after 80.0 s" in caplog.text
+    assert "stage 'root' is no longer stalled: no work is left after 80.0 s" in caplog.text
 
 
 async def test_items_that_wait_for_company_are_no_work(make_rig):
@@ -159,8 +159,8 @@ async def test_the_log_says_once_that_a_stage_has_stalled_and_once_that_it_is_ba
         rig.workers[0].answer()
         await rig.clock.advance(50.0)
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
-        ("ERROR", "stage 'root' has stalled: work is in hand, and nothing has come back for 60.0 s"),
-        ("INFO", "stage 'root' has stalled no longer: a batch has come back, after 200.0 s"),
+        ("ERROR", "stage 'root' has stalled: it has work but has completed nothing for 60.0 s"),
+        ("INFO", "stage 'root' is no longer stalled: a batch completed after 200.0 s"),
     ]
 
 

@@ -407,7 +407,7 @@ async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, c
     assert told == []
     await rest()
     assert [outcomes[0].error.reason for outcomes in told] == ["share"]
-    assert "a caller failed to take its outcomes" in caplog.text
+    assert "error in a caller's callback" in caplog.text
     for _ in range(3):
         await answer_all(rig)
 

@@ -324,7 +324,7 @@ async def test_its_death_inside_an_answer_is_reported_as_such():
         (b"\xff\xff\xff\xff", "a message claims 4294967295 bytes"),
         (b"\x00\x00\x00\x01\x90", "not a map"),
         (HELLO, "not a map"),
-        (b"\x00\x00\x00\x05\x81\xa1x\xa1y", "an id that it was not sent"),
+        (b"\x00\x00\x00\x05\x81\xa1x\xa1y", "an unknown id"),
     ],
 )
 async def test_who_sends_what_no_worker_sends_is_cut_off_and_its_slot_is_told_why(data, reason):
@@ -345,11 +345,11 @@ async def test_one_that_talks_though_it_has_no_batch_is_cut_off_even_before_it_h
     assert rig.transport.closing
     rig.peer.serve(rig.slot, max_body=1000, max_items=4)
     await rest()
-    assert rig.slot.ends == ["the worker sent a message though it had no batch"]
+    assert rig.slot.ends == ["the worker sent a message without having a batch"]
     rig = await Rig().serve()
     rig.transport.receive(b"\x00")
     await rest()
-    assert rig.slot.ends == ["the worker sent a message though it had no batch"]
+    assert rig.slot.ends == ["the worker sent a message without having a batch"]
 
 
 async def test_one_that_is_refused_is_cut_off():

@@ -76,7 +76,7 @@ async def test_an_answer_to_what_a_worker_does_not_hold_ends_it(make_rig, caplog
     frame = rig.workers[0].frames[1]
     frame.frame_id += 7
     rig.workers[0].answer(place=1)
-    assert "the worker answered a batch it does not hold" in caplog.text
+    assert "the worker sent results of a batch that it does not have" in caplog.text
     assert not any(call.done for call in calls)
 
 
@@ -143,7 +143,7 @@ async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it
     await rig.clock.advance(5.0)
     rig.engine.cancel(calls[0].request)
     await rig.clock.advance(10.0)
-    assert "for 10.0 s it has run a batch that nobody waits for; it goes on for now" in caplog.text
+    assert "for 10.0 s it has been running an abandoned batch; it keeps running for now" in caplog.text
     await rig.clock.advance(9.9)
     assert rig.workers[0].orders == []
     await rig.clock.advance(0.1)
@@ -163,7 +163,7 @@ async def test_the_log_tells_once_of_many_that_go_on_after_their_cancel(make_rig
     await rig.clock.advance(12.0)
     assert caplog.text.count("it goes on for now") == 1
     await rig.clock.advance(18.1)
-    assert caplog.text.count("a batch that nobody waits for; the worker is killed") == 1
+    assert caplog.text.count("an abandoned batch; the worker is killed") == 1
     assert rig.workers[0].orders == ["kill"]
 
 
@@ -196,7 +196,7 @@ async def test_a_batch_that_its_worker_does_not_end_after_its_time_ends_the_work
     await rig.clock.advance(6.0 + UNWIND_SECONDS - 0.1)
     assert not first.done
     await rig.clock.advance(0.1)
-    assert "a batch ran longer than 10 s, and went on for 5 s after it was cancelled" in caplog.text
+    assert "a batch ran longer than 10 s, and kept running for 5 s after it was cancelled" in caplog.text
     assert [type(call.error) for call in (first, second)] == [WorkerLost, WorkerLost]
     assert [call.error.hung for call in (first, second)] == [True, False]
     assert "alone" not in str(second.error)

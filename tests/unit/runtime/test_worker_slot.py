@@ -176,7 +176,7 @@ async def test_a_worker_that_cannot_be_told_what_to_do_is_ended_as_one_that_coul
     assert rig.worker.orders == ["kill"]
     assert rig.owner.events == [("ended", "signal SIGKILL", False, False, 0)]
     assert rig.owner.problem.type_name == "builtins.UnicodeEncodeError"
-    assert rig.owner.problem.message.startswith("what the worker is to be told cannot be sent: 'utf-8' codec")
+    assert rig.owner.problem.message.startswith("cannot send the launch order to the worker: 'utf-8' codec")
 
 
 async def test_a_worker_is_launched_when_it_greets_and_takes_batches_once_it_is_ready():
@@ -208,7 +208,7 @@ async def test_a_worker_that_cannot_be_started_has_ended():
 
     rig.workers.on_start = refuse
     await rig.started()
-    assert rig.owner.events == [("ended", "the process could not be started: no processes left", False, False, 0)]
+    assert rig.owner.events == [("ended", "failed to start the process: no processes left", False, False, 0)]
     assert (rig.slot.tried, rig.slot.alive, rig.state) == (True, False, SlotState.EMPTY)
 
 
@@ -344,14 +344,14 @@ async def test_a_worker_that_answers_what_it_does_not_hold_is_killed(tamper, cap
     rig.worker.frames.clear()
     frame_id, n = {"none held": (1, 1), "another frame": (2, 1), "other number": (1, 2)}[tamper]
     rig.worker._deliver(encode_answers(frame_id, 0.0, 1, range(n), [b"A"] * n, [0] * n))
-    await broken(rig, caplog, "the worker answered a batch it does not hold")
+    await broken(rig, caplog, "the worker sent results of a batch that it does not have")
 
 
 async def test_nothing_is_believed_of_a_worker_that_said_what_no_worker_says(caplog):
     rig = await Rig(obedient=False).ready()
     rig.send(1, b"a")
     rig.worker.say(Kind.LAUNCH)
-    await broken(rig, caplog, "the worker sent a LAUNCH frame")
+    await broken(rig, caplog, "the worker sent an unexpected LAUNCH frame")
     rig.worker.answer([b"A"])
     assert rig.owner.events == [("ready",)]
     rig.worker.die("signal SIGKILL")
@@ -367,7 +367,7 @@ async def test_a_worker_of_another_version_is_killed(greets_early, caplog):
     await rig.started()
     if not greets_early:
         rig.worker.say(Kind.HELLO, other)
-    await broken(rig, caplog, "the worker speaks version 99, the coordinator 5")
+    await broken(rig, caplog, "the worker uses protocol version 99, the coordinator version 5")
 
 
 @pytest.mark.parametrize("words", [("HELLO", "HELLO"), ("READY",), ("HELLO", "READY", "READY")])
@@ -514,12 +514,12 @@ async def test_a_worker_that_goes_on_with_a_deserted_batch_is_told_of_and_then_k
     await rig.clock.advance(9.9)
     assert caplog.text == ""
     await rig.clock.advance(0.1)
-    assert "for 10.0 s it has run a batch that nobody waits for; it goes on for now\nFile model.py" in caplog.text
+    assert "for 10.0 s it has been running an abandoned batch; it keeps running for now\nFile model.py" in caplog.text
     await rig.clock.advance(19.9)
     assert rig.worker.orders == []
     await rig.clock.advance(0.1)
     assert rig.worker.orders == ["kill"]
-    assert "for 30.0 s it has run a batch that nobody waits for; the worker is killed\nFile model.py" in caplog.text
+    assert "for 30.0 s it has been running an abandoned batch; the worker is killed\nFile model.py" in caplog.text
     assert rig.owner.events[1:] == [("abandoned",), ("ended", "signal SIGKILL", True, True, 2)]
     assert rig.clock.waiting == []
     assert behind.unsettled == 1
@@ -541,7 +541,7 @@ async def test_without_a_limit_that_ends_the_log_tells_and_nothing_else_happens(
     rig = await Rig(abandonment=limit(math.inf)).ready()
     desert(rig.send(1, b"a"))
     await rig.clock.advance(10.0)
-    assert "The worker did not tell where it is." in caplog.text
+    assert "The worker did not report its stacks." in caplog.text
     assert rig.clock.waiting == []
     rig.worker.answer()
 
@@ -637,7 +637,7 @@ async def test_an_examination_is_told_after_the_batches_before_it():
     examine(rig, 2)
     assert rig.clock.waiting == []
     rig.worker.answer()
-    assert rig.clock.waiting == [10.0], "it may take no longer than a batch that nobody waits for"
+    assert rig.clock.waiting == [10.0], "it may take no longer than an abandoned batch"
     rig.worker.finish_examination()
     examine(rig, 3)
     rig.worker.finish_examination("no memory")
@@ -650,29 +650,29 @@ async def test_an_example_that_runs_on_and_on_is_told_as_what_it_is(caplog):
     rig = await Rig(abandonment=limit(3.0)).ready()
     examine(rig, 1)
     await rig.clock.advance(3.0)
-    assert "for 1.5 s it has run an example; it goes on for now" in caplog.text
-    assert "for 3.0 s it has run an example; the worker is killed" in caplog.text
+    assert "for 1.5 s it has been running an example; it keeps running for now" in caplog.text
+    assert "for 3.0 s it has been running an example; the worker is killed" in caplog.text
     assert rig.worker.orders == ["kill"]
 
 
 async def test_a_worker_that_was_not_examined_and_says_so_is_killed(caplog):
     rig = await Rig(obedient=False).ready()
     rig.worker.say(Kind.EXAMINED)
-    await broken(rig, caplog, "the worker was not examined")
+    await broken(rig, caplog, "the worker sent an unexpected EXAMINED frame")
 
 
 async def test_a_worker_that_answers_a_batch_as_an_examination_is_killed(caplog):
     rig = await Rig(obedient=False).ready()
     rig.send(1, b"a")
     rig.worker.finish_examination()
-    await broken(rig, caplog, "the worker was not examined")
+    await broken(rig, caplog, "the worker sent an unexpected EXAMINED frame")
 
 
 async def test_a_worker_that_answers_an_examination_as_a_batch_is_killed(caplog):
     rig = await Rig(obedient=False).ready()
     examine(rig, 1)
     rig.worker.answer([])
-    await broken(rig, caplog, "the worker answered a batch it does not hold")
+    await broken(rig, caplog, "the worker sent results of a batch that it does not have")
 
 
 async def test_a_worker_that_leaves_answers_what_it_holds_and_is_sent_nothing_more():
@@ -698,7 +698,7 @@ async def test_a_worker_that_leaves_before_it_is_ready_is_ended(caplog):
     rig.worker.greet()
     rig.worker.say(Kind.DETACH)
     assert rig.worker.orders == ["kill"]
-    assert "the worker sent a DETACH frame" in caplog.text
+    assert "the worker sent an unexpected DETACH frame" in caplog.text
 
 
 async def test_a_worker_that_is_being_ended_may_say_that_it_leaves():
