@@ -85,7 +85,7 @@ class BlockingService:
             self._drop_copy()  # of the service it has been dropped already
         with self._entering:
             if self._thread is not None:
-                raise ConfigError(f"service {self._service.name!r} is started already")
+                raise ConfigError(f"service {self._service.name!r} is already started")
             self._process = os.getpid()
             self._thread = LoopThread(self._service.name, not_started(self._service.name))
         try:
@@ -123,7 +123,7 @@ class BlockingService:
             return
         thread.end_after(self._service.stop())  # first: the warning may be an error
         name = self._service.name
-        warnings.warn(f"{name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
+        warnings.warn(f"{name!r} was started but never stopped", ResourceWarning, source=self, stacklevel=2)
 
     def predict(
         self,
@@ -240,8 +240,8 @@ class BlockingService:
         thread = self._thread
         if thread is not None and thread.is_current:
             raise ConfigError(
-                f"service {self._service.name!r} was called in the thread of its own event loop, which would wait for "
-                "itself: not while an item is pickled, and not in a log handler or a finalizer"
+                f"service {self._service.name!r} was called from its own event loop thread, which would deadlock; do "
+                "not call it while an item is pickled, in a log handler or in a finalizer"
             )
 
     def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:

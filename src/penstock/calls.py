@@ -54,7 +54,9 @@ class Terms(NamedTuple):
             or isinstance(self.urgency, bool)
             or not BEST_URGENCY <= self.urgency <= WORST_URGENCY
         ):
-            raise ConfigError(f"urgency must be a whole number from 0, first, to 7, last, got {self.urgency!r}")
+            raise ConfigError(
+                f"urgency must be a whole number from 0 (most urgent) to 7 (least urgent), got {self.urgency!r}"
+            )
         check_tenant_name(self.tenant)
 
 
@@ -106,14 +108,16 @@ class Calls:
 
     def started_elsewhere(self, process: int) -> ConfigError:
         """The error of a call in another process than `process`."""
-        return ConfigError(f"service {self._service_name!r} was started in process {process}; start it after the fork")
+        return ConfigError(
+            f"service {self._service_name!r} was started in process {process}, before a fork; start it after the fork"
+        )
 
     def check_loop(self) -> None:
         """Do nothing, or raise ConfigError if the service was not stopped and its event loop is closed."""
         if self._loop is not None and self._loop.is_closed():
             raise ConfigError(
-                f"service {self._service_name!r} was started on an event loop that is closed: "
-                "stop() it, and start it on the loop that runs now"
+                f"service {self._service_name!r} was started on an event loop that is closed; call stop() and start "
+                "it on the running loop"
             )
 
     def connect(self, engine: HostedEngine, loop: asyncio.AbstractEventLoop) -> None:
@@ -289,7 +293,7 @@ def _read_timeout(timeout: Any) -> float:
             return float(timeout)
         got = "nan"
     except OverflowError:  # `repr` fails too for integers of some thousand digits
-        got = "one that is larger than any float"
+        got = "an integer too large for a float"
     except (TypeError, ValueError):  # ValueError: a Decimal that signals, an array of several
         got = cut_middle(repr(timeout), MESSAGE_BYTES)
     raise ConfigError(f"timeout must be a number of seconds, got {got}")

@@ -10,8 +10,8 @@ CHAOS_EXAMPLE = "seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
 LONGEST_CHAOS_DELAY = 3600.0
 """The longest delay, an hour: longer ones are slips, as of milliseconds for seconds."""
 _CHAOS_THAT_CAN_BE = (
-    f"write {CHAOS_EXAMPLE}, or some of it: seed is a whole number, the others are fractions from 0 to 1, and delay is "
-    f"a fraction and after a colon seconds, {LONGEST_CHAOS_DELAY:g} at most"
+    f"expected some of {CHAOS_EXAMPLE}: seed is a whole number; error, kill and drop are fractions from 0 to 1; delay "
+    f"is FRACTION:SECONDS, at most {LONGEST_CHAOS_DELAY:g} s"
 )
 
 
@@ -25,7 +25,7 @@ def read_chaos(text: str) -> dict[str, float]:
     for entry in text.split(","):
         name, _, value = (part.strip() for part in entry.partition("="))
         if name in found:
-            raise ConfigError(f"chaos: {name!r} is there twice")
+            raise ConfigError(f"chaos: {name!r} is given twice")
         if name == "seed":
             found[name] = _chaos_seed(entry, value)
         elif name == "delay":

@@ -83,7 +83,10 @@ def check_stage_name(name: object, hint: str = "") -> None:
 
 def _check_name(owner: str, name: object, hint: str = "") -> None:
     if not isinstance(name, str) or not SERVICE_NAME.fullmatch(name) or name in {".", ".."}:
-        raise ConfigError(f"a {owner}'s name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}{hint}")
+        raise ConfigError(
+            f"a {owner}'s name must consist of letters, digits and `._-`, and must not be `.` or `..`, got "
+            f"{name!r}{hint}"
+        )
 
 
 def check_keywords(owner: str, given: Iterable[str], own: Collection[str]) -> None:
@@ -149,12 +152,16 @@ class Batch:
     """
 
     max_size: int = option(
-        32, "most items in a batch, at most 1000000; 1 still passes a list", minimum=1, maximum=MOST_IN_A_BATCH
+        32,
+        "maximum items in a batch, up to 1000000; with 1, predict still receives a list",
+        minimum=1,
+        maximum=MOST_IN_A_BATCH,
     )
     max_wait: float | Literal["auto"] = option(
         AUTO,
-        "longest a free worker is held back for company, from the oldest item's arrival; 0 never holds, inf leaves the "
-        'wait to max_gap; "auto": as long as it pays, by what was seen of arrivals and runs',
+        "longest time in seconds a free worker waits for more items, counted from the arrival of the oldest; 0 "
+        'dispatches immediately; inf waits until max_gap or a full batch; "auto" learns the delay from arrivals and '
+        "run times",
         minimum=0,
         maximum=LONGEST_HOLD,
         kind=float,
@@ -162,14 +169,14 @@ class Batch:
     )
     max_gap: float | None = option(
         None,
-        "the batch is due when nothing arrived for this long; None: not considered; needs max_wait > 0",
+        "dispatch the batch when no item has arrived for this many seconds; needs max_wait > 0; without it, gaps are "
+        "ignored",
         minimum=0,
         maximum=LONGEST_HOLD,
     )
     hold_after_idle: bool = option(
         True,
-        "whether an item is held that arrives when a worker has been free longer than max_wait; False needs a fixed "
-        "max_wait",
+        "whether to wait also when a worker has been free longer than max_wait; False needs a fixed max_wait",
     )
 
     def __post_init__(self) -> None:
@@ -177,20 +184,21 @@ class Batch:
         if self.max_wait == AUTO:
             if self.max_gap is not None:
                 raise ConfigError(
-                    f'max_gap={self.max_gap!r} needs a fixed max_wait, got max_wait="auto": it learns the gaps itself'
+                    f'max_gap={self.max_gap!r} needs a fixed max_wait, got max_wait="auto", which learns the gaps '
+                    "itself"
                 )
             if not self.hold_after_idle:
                 raise ConfigError(
-                    'hold_after_idle=False needs a fixed max_wait, got max_wait="auto": it learns itself whom to hold'
+                    'hold_after_idle=False needs a fixed max_wait, got max_wait="auto", which learns the delay itself'
                 )
         if self.max_gap is not None and self.max_wait == 0:
             raise ConfigError(
-                f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0: a batch that is never held has no gaps"
+                f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0, which dispatches without waiting"
             )
         if self.max_wait == math.inf and self.max_gap in (None, math.inf):
             raise ConfigError(
-                f"max_wait=inf needs a finite max_gap, got {self.max_gap!r}: otherwise a batch that never fills would "
-                "wait for ever"
+                f"max_wait=inf needs a finite max_gap, got {self.max_gap!r}: otherwise a batch that never fills waits "
+                "for ever"
             )
 
 
@@ -204,40 +212,48 @@ class StageOptions:
 
     concurrency: int | None = option(
         None,
-        "most batches that one worker of a stage with something `async` has in progress, at most 10000; None: 64 where "
-        "predict is `async`, 2 where only other methods are",
+        "maximum batches that one worker of an `async` stage runs concurrently, up to 10000; default 64 where predict "
+        "is `async`, 2 where only other methods are",
         limit=whole_number(least=1, most=MOST_IN_PROGRESS),
     )
     prefetch: int = option(
-        1, "batches a worker holds besides those it runs; 0 never sends ahead", limit=whole_number(least=0)
+        1, "batches sent to a worker ahead of those it runs; 0 sends nothing ahead", limit=whole_number(least=0)
     )
     max_batches: int | None = option(
         None,
-        "most batches of the stage that are with its workers, running or sent ahead; None: as many as each may hold",
+        "maximum batches of the stage that its workers hold, running or sent ahead; default: limited only by each "
+        "worker's prefetch and concurrency",
         limit=whole_number(least=1),
     )
     max_queued: int | None = option(
-        None, "most items waiting for the stage; None leaves it to the service's bound", limit=whole_number(least=1)
+        None,
+        "maximum items queued for the stage; default: limited only by the service's max_queued",
+        limit=whole_number(least=1),
     )
     timeout: float | None = option(
         None,
-        "seconds a batch may run before its worker is killed and its items treated as after a death; None: for ever",
+        "seconds a batch may run before its worker is killed and its items are handled as after a worker loss; "
+        "default: no limit",
         limit=SECONDS,
     )
     abandon_after: float | Literal["auto"] = option(
         AUTO,
-        "seconds a batch may run on after its last item expired or left; then its worker is killed; inf: for ever; "
-        '"auto": by how long the stage takes, at least 30',
+        "seconds a batch may keep running after all its items expired or were cancelled, before its worker is killed; "
+        'inf: no limit; "auto": from the stage\'s run times, at least 30',
         limit=AUTO_OR_SECONDS,
     )
     recycle_after: float = option(
         30.0,
-        "seconds for which every batch must fail, five at least, until a worker of a stage without examples is "
-        "restarted; 0: five are enough; inf: never",
+        "restart a worker of a stage without examples when every batch has failed for this many seconds, and at least "
+        "five batches; 0: after five batches; inf: never",
         limit=SECONDS_FROM_0,
     )
-    bisect: bool = option(True, "whether a batch that raises is run again in halves to find the culprit", limit=SWITCH)
-    retry: bool = option(True, "whether items whose worker died are run once more, alone", limit=SWITCH)
+    bisect: bool = option(
+        True, "whether a batch that raises is split in halves and run again, to isolate the failing item", limit=SWITCH
+    )
+    retry: bool = option(
+        True, "whether items of a lost worker are retried once, each in a batch of its own", limit=SWITCH
+    )
 
     def __post_init__(self) -> None:
         for f in fields(self):  # the class is frozen: `object` sets the plain value instead of the given one
@@ -252,78 +268,92 @@ class ServiceOptions:
     """The bounds and habits of one service, wherever it runs."""
 
     max_queued: int = option(
-        1024, "most accepted, unsettled items, wherever they are; 1 takes one item at a time", minimum=1
+        1024,
+        "maximum items in the service, queued or running; more are rejected; 1 handles one item at a time",
+        minimum=1,
     )
     max_queued_bytes: int = option(
         256 * MIB,
-        "most bytes held of what comes in (queued payloads, half-received bodies; one item always passes), and most of "
-        "finished answers that clients have not read",
+        "maximum bytes buffered for requests (queued payloads and partly received bodies; a single item is always "
+        "admitted), and again for unsent responses",
         minimum=1,
     )
     slab_bytes: int | None = option(
         None,
-        "bytes of shared memory for large bodies, and as many for the results of each stage; without it 256 MiB, or "
-        "less on a small machine; 0: none",
+        "bytes of shared memory for large request bodies, and again for the results of each stage; default 256 MiB, "
+        "less on a small machine; 0 disables shared memory",
         minimum=0,
         kind=int,
     )
     slab_from: int = option(
-        64 * 1024, "bodies and results of so many bytes or more lie in shared memory", minimum=SMALLEST_PIECE
+        64 * 1024, "minimum size in bytes of a body or result that is passed in shared memory", minimum=SMALLEST_PIECE
     )
-    timeout: float = option(60.0, "longest a request may take, waiting for room included; inf: no limit", minimum=0)
+    timeout: float = option(
+        60.0, "default timeout of a request in seconds, including time in the queue; inf: no limit", minimum=0
+    )
     admission: Literal["room", "deadline"] = option(
         "room",
-        "whom a newcomer is refused by: room, in items and bytes; deadline: also who would not end before its own",
+        "when to reject at arrival; room: when a limit on items or bytes is reached; deadline: also when the "
+        "predicted completion is after the request's deadline",
         choices=("room", "deadline"),
     )
     order: Literal["arrival", "deadline"] = option(
         "arrival",
-        "who goes first of one tenant and urgency: who came first, or whose deadline is the earliest",
+        "queue order within one tenant and urgency; arrival: first in, first out; deadline: earliest deadline first",
         choices=("arrival", "deadline"),
     )
-    tenants: str | None = option(None, "TOML file of tenants: keys, weights, rates and bounds of each", path=True)
+    tenants: str | None = option(
+        None, "TOML file with the API keys, weights, rate limits and quotas of each tenant", path=True
+    )
     min_free_memory: int = option(
-        0, "newcomers are refused while fewer bytes of memory are available; 0: never looked at", minimum=0
+        0, "reject new requests while less memory than this, in bytes, is available; 0 disables the check", minimum=0
     )
     stall_unready: float = option(
         60.0,
-        "seconds in which a stage with work gives nothing back until the service is unready; inf: never",
+        "fail /readyz after a stage with work has completed nothing for this many seconds; inf: never",
         minimum=0.1,
     )
     stall_dead: float = option(
-        math.inf, "seconds of the same until /livez says that the process is to be replaced; inf: never", minimum=0.1
+        math.inf,
+        "fail /livez after a stage with work has completed nothing for this many seconds; inf: never",
+        minimum=0.1,
     )
     jobs_min_share: float = option(
         0.05,
-        "share of the items of a stage that jobs get while requests could fill every batch, at most 1; 0: none then",
+        "minimum share of each stage's items reserved for jobs while requests could fill every batch, from 0 to 1; 0 "
+        "reserves nothing",
         minimum=0,
         unit="FRACTION",
     )
     predict_path: str | None = option(
-        None, "one more path beside /predict, for clients that cannot be changed: /inference"
+        None, "second path for /predict, for clients that cannot be changed, such as /inference"
     )
     external_workers: str | None = option(
-        None, "path of a Unix socket at which workers of `penstock.external` stages attach", path=True
+        None, "path of the Unix socket for workers of `penstock.external` stages", path=True
     )
-    external_workers_mode: int = option(0o600, "permissions of that socket", minimum=0)
-    max_external_workers: int = option(64, "most workers attached to one external stage", minimum=1)
+    external_workers_mode: int = option(0o600, "permissions of the socket external_workers, in octal", minimum=0)
+    max_external_workers: int = option(64, "maximum workers attached to one external stage", minimum=1)
     attach_grace: float = option(
         5.0,
-        "longest that items wait for an external stage whose last worker has gone; then the stage has failed; inf: "
-        "as long as they may",
+        "seconds an external stage without workers waits for one to attach again before it fails; inf: no limit, only "
+        "the timeout of each request",
         minimum=0,
     )
-    validate: bool = option(False, "check in-process items against the declared type, as HTTP always does")
-    validate_results: bool = option(False, "check every result against its declared type; a mismatch fails that item")
-    allow_nan: bool = option(False, "write NaN and infinity as null in JSON results instead of failing the item")
+    validate: bool = option(
+        False, "check items of in-process callers against the declared type; HTTP requests are always checked"
+    )
+    validate_results: bool = option(
+        False, "check every result against its declared type; an item with a mismatch fails"
+    )
+    allow_nan: bool = option(False, "write NaN and infinity as null in JSON results; otherwise such an item fails")
 
     def __post_init__(self) -> None:
         check_options(self)
         nbytes = len((self.external_workers or "").encode(errors="replace"))
         if nbytes > LONGEST_SOCKET_PATH:
             raise ConfigError(
-                f"external_workers is a path of {nbytes} bytes, and the kernel takes at most {LONGEST_SOCKET_PATH} for "
-                f"a Unix socket: {self.external_workers!r}"
+                f"external_workers: the path has {nbytes} bytes, and the path of a Unix socket has at most "
+                f"{LONGEST_SOCKET_PATH}: {self.external_workers!r}"
             )
         if self.external_workers_mode > 0o777:
             raise ConfigError(f"external_workers_mode must be at most 0o777, got {self.external_workers_mode:#o}")
@@ -359,75 +389,87 @@ class ServerOptions:
 
     host: str | Sequence[str] | None = option(
         None,
-        "address to listen on, or several; 0.0.0.0: every IPv4 interface, ::: every one of IPv4 and IPv6; without it "
-        "127.0.0.1, or with uds no address",
+        "one or several addresses to listen on; 0.0.0.0 is every IPv4 interface, :: is every IPv4 and IPv6 interface; "
+        "default 127.0.0.1, or no address if uds is set",
         repeated=True,
     )
-    port: int = option(8000, "port to listen on; 0 takes a free one and prints it", minimum=0, maximum=65535)
-    uds: str | None = option(None, "path of a Unix socket to listen on, alone or besides host", path=True)
-    uds_mode: int = option(0o600, "permissions of the Unix socket", minimum=0)
+    port: int = option(8000, "port to listen on; 0 selects a free port and prints it", minimum=0, maximum=65535)
+    uds: str | None = option(None, "path of a Unix socket to listen on, alone or in addition to host", path=True)
+    uds_mode: int = option(0o600, "permissions of the Unix socket uds, in octal", minimum=0)
     tls_cert: str | None = option(None, "PEM file with the certificate chain; needs tls_key", path=True)
     tls_key: str | None = option(None, "PEM file with the private key; needs tls_cert", path=True)
     api_key_file: str | None = option(
         None,
-        "file of accepted API keys, one a line; sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`",
+        "file of accepted API keys, one per line; clients send `Authorization: Bearer KEY` or `X-API-Key: KEY`",
         path=True,
     )
     cors_origin: str | Sequence[str] = option(
         (),
-        "origin, or several, whose pages may call this server from a browser: https://app.example; *: every page",
+        "one or several origins (https://app.example) allowed to call this server from a browser; * allows every "
+        "origin",
         repeated=True,
     )
     trusted_proxies: str | Sequence[str] = option(
         (),
-        "network of proxies, or several, whose X-Forwarded-For names the client in the access log; unix: by a socket",
+        "one or several networks of proxies that are trusted to name the client in X-Forwarded-For, for the access "
+        "log; unix: proxies that connect to uds",
         repeated=True,
     )
-    max_body: int = option(16 * MIB, "largest request body; 0 refuses every body", minimum=0)
-    max_batch_items: int = option(
-        100_000, "most items in a client batch; one more is refused, for each item may cost an answer", minimum=1
+    max_body: int = option(16 * MIB, "maximum bytes of a request body; 0 rejects every body", minimum=0)
+    max_batch_items: int = option(100_000, "maximum items in a client batch; larger batches are rejected", minimum=1)
+    max_header: int = option(64 * 1024, "maximum bytes of the request line and headers together", minimum=64)
+    max_header_fields: int = option(100, "maximum headers in a request", minimum=1)
+    max_target: int = option(8 * 1024, "maximum bytes of a request target", minimum=1)
+    header_timeout: float = option(10.0, "seconds to receive a complete request head", minimum=0.1)
+    body_timeout: float = option(
+        30.0, "seconds without any request body data before the request is rejected", minimum=0.1
     )
-    max_header: int = option(64 * 1024, "largest request head, request line included", minimum=64)
-    max_header_fields: int = option(100, "most header fields in a request", minimum=1)
-    max_target: int = option(8 * 1024, "longest request target", minimum=1)
-    header_timeout: float = option(10.0, "longest a client may take over a request head", minimum=0.1)
-    body_timeout: float = option(30.0, "longest a body may stall between two pieces", minimum=0.1)
-    keep_alive: float = option(75.0, "longest an idle connection is kept; 0 closes after each answer", minimum=0)
+    keep_alive: float = option(
+        75.0, "seconds an idle connection is kept open; 0 closes it after each response", minimum=0
+    )
     unread_timeout: float = option(
         30.0,
-        "longest an answer may lie unread before its connection is cut; in all, while more than max_queued_bytes do",
+        "close a connection if its client reads nothing for this many seconds; a slow client gets this long in total "
+        "while unsent responses exceed max_queued_bytes",
         minimum=0.1,
     )
-    max_connections: int = option(10_000, "most connections; one more may only ask for probes", minimum=1)
-    max_pipelined: int = option(32, "most requests of one connection in hand; 1 is no pipelining", minimum=1)
+    max_connections: int = option(10_000, "maximum connections; above it only health endpoints are answered", minimum=1)
+    max_pipelined: int = option(32, "maximum requests of one connection in flight; 1 disables pipelining", minimum=1)
     connection_age: float = option(
-        math.inf, "age from which a connection ends with its next answer, 10 % more or less; inf: never", minimum=1
+        math.inf,
+        "close a connection after its first response past this age in seconds (10 % jitter); inf: never",
+        minimum=1,
     )
     drain_delay: float = option(
-        0.0, "on SIGTERM, unready but serving for so long before the drain, so that balancers notice", minimum=0
+        0.0,
+        "on SIGTERM, keep serving but fail /readyz for this many seconds before the drain, so that load balancers "
+        "notice",
+        minimum=0,
     )
-    drain: float = option(30.0, "longest to finish accepted requests on SIGTERM; 0 drops them at once", minimum=0)
-    overload_status: int = option(503, "status when the service is full", choices=(503, 429, 400))
-    expired_status: int = option(503, "status when a deadline passed before the item ran", choices=(503, 408, 500))
-    late_status: int = option(504, "status when a deadline passed while the item ran", choices=(504, 408, 500))
-    tenant_header: str | None = option(None, "request header that names the tenant, where no key says who it is")
-    health_path: str | None = option(None, "one more path for health checks, which needs no key: /health_check")
-    busy_is_unready: bool = option(False, "answer 503 at /readyz and at health_path while the service is full")
+    drain: float = option(
+        30.0, "on SIGTERM, seconds to complete requests in flight before shutdown; 0 aborts them immediately", minimum=0
+    )
+    overload_status: int = option(
+        503, "HTTP status of a request rejected because the service is full", choices=(503, 429, 400)
+    )
+    expired_status: int = option(503, "HTTP status of a request that expired in the queue", choices=(503, 408, 500))
+    late_status: int = option(504, "HTTP status of a request that expired while it ran", choices=(504, 408, 500))
+    tenant_header: str | None = option(None, "request header that names the tenant when no API key identifies it")
+    health_path: str | None = option(None, "additional path for health checks, such as /health_check; needs no API key")
+    busy_is_unready: bool = option(False, "answer 503 at /readyz and health_path while the service is full")
     chaos: str | None = option(
-        None, "faults to cause, as fractions of calls: seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
+        None, "faults to inject, as fractions of calls: seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
     )
-    access_log: bool = option(False, "write a line for each request")
-    log_format: LogFormat = option("text", "how log lines are written", choices=get_args(LogFormat))
-    log_level: str = option(
-        "info", "least level that is written, of all loggers and of those named: info,my.model=debug"
-    )
+    access_log: bool = option(False, "log a line for each request")
+    log_format: LogFormat = option("text", "format of log lines", choices=get_args(LogFormat))
+    log_level: str = option("info", "minimum log level, for all loggers or per logger: info,my.model=debug")
 
     def __post_init__(self) -> None:
         check_options(self)
         self._check_names()
         if not isinstance(self.log_level, str):
             raise ConfigError(
-                f"log_level must be a text such as 'info' or 'info,my.model=debug', got {self.log_level!r}"
+                f"log_level must be a string such as 'info' or 'info,my.model=debug', got {self.log_level!r}"
             )
         read_log_levels(self.log_level)
         if self.chaos is not None:
@@ -439,7 +481,7 @@ class ServerOptions:
         if self.uds_mode > 0o777:
             raise ConfigError(f"uds_mode must be at most 0o777, got {self.uds_mode:#o}")
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_cert and tls_key go together: one of them is missing")
+            raise ConfigError("tls_cert and tls_key must be set together: one of them is missing")
 
     def _check_names(self) -> None:
         for name in ("host", "cors_origin", "trusted_proxies"):
@@ -447,7 +489,7 @@ class ServerOptions:
             if isinstance(given, list):  # the class is frozen, and the list may change
                 object.__setattr__(self, name, tuple(given))
         if self.host == ():
-            raise ConfigError("host must name one address at least; leave it out for the default")
+            raise ConfigError("host must name at least one address; leave it out for the default")
         for origin in as_texts("cors_origin", self.cors_origin):
             check_origin(origin)
         for proxy in as_texts("trusted_proxies", self.trusted_proxies):
@@ -455,7 +497,7 @@ class ServerOptions:
                 read_network(proxy)
         for host in as_texts("host", self.host or ()):
             if "\0" in host:
-                raise ConfigError(f"host must not hold a null character, got {host!r}")
+                raise ConfigError(f"host must not contain a null character, got {host!r}")
 
 
 DIGEST_DIGITS = 64
@@ -466,13 +508,17 @@ DIGEST_DIGITS = 64
 class ArtifactOptions:
     """How the artifact of a trained model is opened, where a service is named by a folder."""
 
-    format: str | None = option(None, f"graph to run: {', '.join(FORMATS)}; none: the artifact's first")
-    trust: bool = option(False, "open what can run code, pt2 and saved_model; only from somebody you trust")
-    digest: str | None = option(
-        None, "digest that the artifact must have, 64 hex digits; one that matches is trust as well"
+    format: str | None = option(
+        None, f"format of the graph to run: {', '.join(FORMATS)}; default: the first in the artifact"
     )
-    verify_rows: bool = option(False, "check every byte of the rows of tables outside at the start")
-    explain: bool = option(False, "tell in each answer, as _missing, how many of its ids tables outside do not have")
+    trust: bool = option(
+        False, "load formats that can execute code (pt2, saved_model); set it only for artifacts from a trusted source"
+    )
+    digest: str | None = option(
+        None, "required digest of the artifact, 64 hex digits; a match also allows formats that can execute code"
+    )
+    verify_rows: bool = option(False, "verify every byte of external table rows at startup")
+    explain: bool = option(False, "add the number of ids missing from external tables to each response, as _missing")
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -482,4 +528,4 @@ class ArtifactOptions:
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == DIGEST_DIGITS and set(digest) <= set("0123456789abcdef")
         ):
-            raise ConfigError(f"digest must be {DIGEST_DIGITS} hex digits in small letters, got {digest!r}")
+            raise ConfigError(f"digest must be {DIGEST_DIGITS} lowercase hex digits, got {digest!r}")

@@ -35,7 +35,7 @@ class PenstockError(Exception):
 
 
 class ConfigError(PenstockError, ValueError):
-    """An option has a value it cannot have."""
+    """An option has an invalid value."""
 
 
 class StartFailed(PenstockError):
@@ -54,7 +54,7 @@ class StartFailed(PenstockError):
 
 
 class ProtocolError(PenstockError):
-    """The other end of a channel sent something that is not a frame."""
+    """The peer of a channel sent something that is not a frame."""
 
 
 REFUSAL_REASONS = ("full", "bytes", "late", "share", "quota", "memory")
@@ -96,15 +96,15 @@ class InvalidItem(RequestError):
 
 
 class FormatNotTaken(InvalidItem):
-    """The service takes no input of this media type."""
+    """The service does not accept input of this media type."""
 
 
 class FormatNotGiven(InvalidItem):
-    """The service gives no result of this media type."""
+    """The service cannot produce results of this media type."""
 
 
 class Overloaded(RequestError):
-    """The service holds as much work as it may; try again later.
+    """The service is full; try again later.
 
     `retry_after` says when, in whole seconds, from 1 to 60, and `retry_after_ms` more exactly in milliseconds, at least
     50.  `reason` is one of `REFUSAL_REASONS`.
@@ -122,7 +122,7 @@ class Overloaded(RequestError):
 
 
 class QuotaExceeded(Overloaded):
-    """The tenant has used up what it may have; try again later."""
+    """The tenant has exceeded its quota; try again later."""
 
     def __init__(self, message: str = "", *, retry_after: int = 1, retry_after_ms: int | None = None) -> None:
         super().__init__(message, retry_after=retry_after, retry_after_ms=retry_after_ms, reason="quota")
@@ -150,8 +150,8 @@ class DeadlineExceeded(RequestError):
 RETURNED = {
     "penstock.codec.encode.EncodeFailed": "returned a result that cannot be encoded",
     "penstock.codec.encode.ResultMismatch": "returned a result that is not of its declared type",
-    "penstock.codec.example.WrongAnswer": "answered an example wrongly",
-    "penstock.worker.problems.WrongLength": "returned another number of results than it was given items",
+    "penstock.codec.example.WrongAnswer": "returned a wrong result for an example",
+    "penstock.worker.problems.WrongLength": "returned a different number of results than items",
 }
 """What a stage did that raised nothing, by the name of our error that says so."""
 
@@ -220,7 +220,7 @@ class WorkerLost(RequestError):
 
 
 class NotReady(RequestError):
-    """The service is starting, draining, stopped or failed, and takes no work.
+    """The service is starting, draining, stopped or failed, and accepts no requests.
 
     `state` is the service's state by name.  `retry_after` is in whole seconds, at least 1: while a stage rests, the
     time until it is tried again.
@@ -235,11 +235,11 @@ class NotReady(RequestError):
 
 
 class Cancelled(RequestError):
-    """The caller left before there was a result."""
+    """The caller cancelled the request before there was a result."""
 
 
 class ServerError(RequestError):
-    """The answer is neither a result nor a problem of this server.
+    """The response is neither a result nor a problem from Penstock.
 
     A client raises it: something between the two has answered, such as a proxy, or the answer cannot be read.
     """
@@ -248,7 +248,7 @@ class ServerError(RequestError):
 
 
 class ConnectionFailed(RequestError):
-    """The server could not be reached, or the connection was lost before the whole answer was there.
+    """The server could not be reached, or the connection was lost before the response was complete.
 
     A client raises it.  `sent` says whether the request, or a part of it, was sent: then it may have run.
     """
@@ -272,24 +272,24 @@ class JobNotFound(JobError):
 
 
 class JobConflict(JobError):
-    """The job is not as the call takes it to be.
+    """The job is not in the state that the call requires.
 
     Another job has the same key or id and another body, or the job has ended already, or it has not ended yet.
     """
 
 
 class JobTooLarge(JobError):
-    """The input is larger than a store takes; put it into a file or a bucket, and submit its URL."""
+    """The input is too large for the store; put it into a file or a bucket, and submit its URL."""
 
 
 class QueueFull(JobError):
-    """As many jobs wait in the queue as may; nothing was kept, and the caller can retry later."""
+    """The queue is full; the job was rejected, retry later."""
 
     retryable = True
 
 
 class EndedWithoutResult(JobError):
-    """The job ended, and has no result.
+    """The job ended without a result.
 
     `job_id` is the job's id.  `type_name` and `traceback` say what was raised in a worker; they are "" where nothing
     was.
@@ -327,7 +327,7 @@ class JobExpired(EndedWithoutResult):
 
 
 class StoreUnavailable(JobError):
-    """The store of jobs cannot be reached, or did not answer in time.
+    """The job store cannot be reached, or did not answer in time.
 
     Whether it did what was asked is not known.
     """
@@ -336,11 +336,11 @@ class StoreUnavailable(JobError):
 
 
 class TransferError(PenstockError):
-    """An input was not fetched, or an output not stored."""
+    """An input could not be fetched, or an output could not be stored."""
 
 
 class TransferFailed(TransferError):
-    """The transfer did not succeed this time, and may succeed later.
+    """The transfer failed and may succeed later.
 
     The other end was slow, was cut off, could not be reached or had trouble of its own; or there was no room on a disk.
     """
@@ -349,21 +349,21 @@ class TransferFailed(TransferError):
 
 
 class TransferRefused(TransferError):
-    """The transfer is not allowed or not possible, and trying again cannot help."""
+    """The transfer is not allowed or not possible; retrying does not help."""
 
 
 class TransferStopped(TransferError):
-    """The transfer was told to stop before it had ended."""
+    """The transfer was stopped before it was complete."""
 
     retryable = True
 
 
 class ExportError(PenstockError):
-    """A model was not exported, or an artifact cannot be used."""
+    """A model could not be exported, or an artifact cannot be used."""
 
 
 class ExportRefused(ExportError):
-    """The model cannot be exported so that it answers as it did in training.
+    """The exported model does not give the same results as the trained model.
 
     `format` is the format of the graph that failed, `output` the name of the output, `row` the number of the worst row
     among the probes and then the rows to check, from 0; `expected` is what the model answered, `got` what the graph
@@ -389,7 +389,7 @@ class ExportRefused(ExportError):
 
 
 class ArtifactInvalid(ExportError):
-    """The folder is no artifact or model directory, or not as it was when it was written.
+    """The folder is not an artifact or model directory, or was changed after it was written.
 
     `file` is the path of the file at fault, below the folder; "" where it is the folder itself.
     """
@@ -400,7 +400,7 @@ class ArtifactInvalid(ExportError):
 
 
 class PublishFailed(ExportError):
-    """The model directory could not be changed this time.
+    """The model directory could not be changed; retry later.
 
     There is no room on its disk, it may not be written, or somebody else has been changing it for too long.  It is as
     it was, unless the message says otherwise.
@@ -429,25 +429,25 @@ class RunFailed(TrainingError):
 
 
 class LeaseLost(TrainingError):
-    """The task was given to another worker, because this one lost its lease, and its result was dropped."""
+    """The lease of the task expired and another worker has it; the result was dropped."""
 
 
 class RunUnavailable(TrainingError):
-    """The file of the training run cannot be used now: it is locked, it is gone, or the disk is full or fails."""
+    """The file of the training run is not available: it is locked or missing, or the disk is full or fails."""
 
     retryable = True
 
 
 class EmbeddingError(PenstockError):
-    """Rows of an embedding table were not read, changed or kept."""
+    """Rows of an embedding table could not be read, changed or stored."""
 
 
 class TableMismatch(EmbeddingError):
-    """A table of that name is there, and is another one."""
+    """A different table with that name exists."""
 
 
 class RowsUnavailable(EmbeddingError):
-    """The store of the rows cannot be used now: it is locked, it is gone, or the disk is full or fails."""
+    """The row store is not available: it is locked or missing, or the disk is full or fails."""
 
     retryable = True
 

@@ -30,11 +30,15 @@ def read_log_levels(text: str) -> dict[str, int]:
     for entry in text.split(","):
         name, equals, level = (part.strip() for part in entry.rpartition("="))
         if equals and not name:
-            raise ConfigError(f"log_level: {entry.strip()!r} names no logger; write NAME=LEVEL, or LEVEL for all")
+            raise ConfigError(
+                f"log_level: {entry.strip()!r} has no logger name; write NAME=LEVEL, or LEVEL for all loggers"
+            )
         if level.lower() not in LOG_LEVELS:
-            raise ConfigError(f"log_level: there is no level {level!r}; the levels are {', '.join(LOG_LEVELS)}")
+            raise ConfigError(f"log_level: unknown level {level!r}; the levels are {', '.join(LOG_LEVELS)}")
         if name in found:
-            raise ConfigError(f"log_level: {f'the level of {name!r}' if name else 'a level for all'} is there twice")
+            raise ConfigError(
+                f"log_level: {f'the level of {name!r}' if name else 'the level of all loggers'} is given twice"
+            )
         found[name] = LOG_LEVELS[level.lower()]
     return {ALL_LOGGERS: LOG_LEVELS["info"], **found}
 

@@ -144,9 +144,9 @@ def _path_text(name: str, value: Any) -> str:
     if as_path is not None and isinstance(text, bytes):
         text = text.decode(errors="surrogateescape")
     if not isinstance(text, str):
-        raise ConfigError(f"{name} must be the path of a file, as text or as a `pathlib.Path`, got {value!r}")
+        raise ConfigError(f"{name} must be the path of a file, as a string or a `pathlib.Path`, got {value!r}")
     if "\0" in text:
-        raise ConfigError(f"{name} must not hold a null character, got {text!r}")
+        raise ConfigError(f"{name} must not contain a null character, got {text!r}")
     return text
 
 
@@ -173,7 +173,7 @@ def as_texts(name: str, value: object) -> tuple[str, ...]:
     """The texts of a repeated option called `name`; ConfigError where `value` is neither a text nor a list of them."""
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{name} must be a text or a list of texts, got {value!r}")
+        raise ConfigError(f"{name} must be a string or a list of strings, got {value!r}")
     return tuple(texts)
 
 

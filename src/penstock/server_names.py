@@ -45,7 +45,7 @@ def read_network(text: str) -> IPv4Network | IPv6Network:
         return ip_network(text)
     except ValueError as error:
         raise ConfigError(
-            f"trusted_proxies takes networks such as 10.0.0.0/8, addresses, and the word {UNIX_PEER}: {error}"
+            f"trusted_proxies must be networks such as 10.0.0.0/8, addresses, or {UNIX_PEER}: {error}"
         ) from None
 
 
@@ -54,16 +54,18 @@ def check_origin(text: str) -> None:
     if text == ANY_ORIGIN:
         return
     if text == "null":
-        raise ConfigError("cors_origin cannot be 'null', because any page can make that its origin: serve the page")
+        raise ConfigError(
+            "cors_origin cannot be 'null', because any page can use that origin; serve the page over HTTP"
+        )
     found = _ORIGIN.fullmatch(text)
     port = None if found is None else found["port"]
     if found is None or (port is not None and int(port) > _HIGHEST_PORT):
         raise ConfigError(
-            "cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers write it, in small letters, without a "
-            f"path and without a slash at its end, as https://app.example; or * for every origin; got {text!r}"
+            "cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it: lowercase, without a path "
+            f"or a trailing slash, such as https://app.example; or * for every origin; got {text!r}"
         )
     if port is not None and port == _USUAL_PORTS.get(found["scheme"]):
-        raise ConfigError(f"cors_origin must be {text.removesuffix(f':{port}')} as browsers write it, got {text!r}")
+        raise ConfigError(f"cors_origin must be {text.removesuffix(f':{port}')} as browsers send it, got {text!r}")
 
 
 _PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:-]+)+")
@@ -74,8 +76,8 @@ def check_path(name: str, path: object, example: str) -> None:
     """Do nothing, or raise ConfigError where `path`, the option `name`, cannot be that of a route."""
     if not isinstance(path, str) or _PATH.fullmatch(path) is None:
         raise ConfigError(
-            f"{name} must begin with a slash, end without one, and have letters, digits and `._~:-` between its "
-            f"slashes, as {example}, got {path!r}"
+            f"{name} must start with a slash, must not end with one, and may have letters, digits and `._~:-` between "
+            f"slashes, such as {example}, got {path!r}"
         )
 
 
@@ -96,6 +98,6 @@ _FIELDS_IN_USE = frozenset(
 def check_tenant_header(name: object) -> None:
     """Do nothing, or raise ConfigError where `name` is no field of a request that can name a tenant."""
     if not isinstance(name, str) or _FIELD_NAME.fullmatch(name) is None:
-        raise ConfigError(f"tenant_header must be the name of a header field, such as X-Tenant, got {name!r}")
+        raise ConfigError(f"tenant_header must be the name of a header, such as X-Tenant, got {name!r}")
     if name.lower() in _FIELDS_IN_USE:
-        raise ConfigError(f"tenant_header cannot be {name}, because that field means something else; use X-Tenant")
+        raise ConfigError(f"tenant_header cannot be {name}, because that header has another meaning; use X-Tenant")

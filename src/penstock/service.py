@@ -111,7 +111,7 @@ class Service:
         names = [spec.name for spec in self.stages]
         twice = {n for n in names if names.count(n) > 1}
         if twice:
-            raise ConfigError(f"stage names must differ: {sorted(twice)} is there twice; use stage(name=...)")
+            raise ConfigError(f"stage names must differ, but {sorted(twice)} is used twice; use stage(name=...)")
         _check_external(name, self.stages, inline=inline)
         self.logs: LogOptions = IN_A_PROGRAM
         """How workers write their log lines; a server says so before it starts the service."""
@@ -182,20 +182,20 @@ class Service:
         names, path = external_stages(self.stages), self.options.external_workers
         if names and path is None:
             raise ConfigError(
-                f"service {self.name!r}: workers of stage {names[0]!r} attach from outside, so say at which Unix "
-                "socket: Service(..., external_workers=PATH), or --external-workers PATH"
+                f"service {self.name!r}: stage {names[0]!r} is external and needs the path of a Unix socket: set "
+                "Service(..., external_workers=PATH), or --external-workers PATH"
             )
         if not names and path is not None:
             raise ConfigError(
-                f"service {self.name!r}: external_workers is {path!r}, and no stage of it has workers from outside; "
-                "penstock.external(...) describes such a stage"
+                f"service {self.name!r}: external_workers is {path!r}, but the service has no external stage; add one "
+                "with penstock.external(...), or remove the option"
             )
 
     def _check_import(self) -> None:
         if ImportState.importing:
             raise ConfigError(
-                f"service {self.name!r} was started while a worker process imports this script: "
-                f"put what starts it under `{GUARD}`"
+                f"service {self.name!r} was started while a worker process imports this script; move the code that "
+                f"starts it under `{GUARD}`"
             )
 
     async def start(self) -> None:
@@ -222,7 +222,7 @@ class Service:
         self._check_external_workers()
         if self.state is not State.STOPPED:
             self._calls.check_loop()
-            raise ConfigError(f"service {self.name!r} is {self.state} already")
+            raise ConfigError(f"service {self.name!r} is already {self.state}")
         if self.inline:
             _warn_inline(self)
         self._loop = asyncio.get_running_loop()
@@ -287,7 +287,7 @@ class Service:
         engine = self.engine
         if engine is not None and engine.state is not State.STOPPED and not self._calls.is_copy:
             engine.abandon()  # first: the warning may be an error
-            warnings.warn(f"{self.name!r} was started and never stopped", ResourceWarning, source=self, stacklevel=2)
+            warnings.warn(f"{self.name!r} was started but never stopped", ResourceWarning, source=self, stacklevel=2)
 
     # -- calls ------------------------------------------------------------------------------------------------------
 
@@ -392,7 +392,8 @@ def _import_calls() -> None:
 def _checked_version(name: str, version: Any) -> str:
     if not isinstance(version, str) or not version.isprintable() or len(version) > LONGEST_VERSION:
         raise ConfigError(
-            f"service {name!r}: version is a text of at most {LONGEST_VERSION} printable characters, got {version!r}"
+            f"service {name!r}: version must be a string of at most {LONGEST_VERSION} printable characters, got "
+            f"{version!r}"
         )
     return version
 
@@ -407,15 +408,15 @@ def _check_serving_place(name: str) -> None:
         pass
     else:
         raise ConfigError(
-            f"service {name!r}: serve() runs an event loop of its own, and one runs here already: call it outside of "
-            "async code; or mount penstock.asgi(service) in the server that runs here; or use the service without "
-            "HTTP, `async with service:`"
+            f"service {name!r}: serve() starts its own event loop, but one is already running: call it outside of "
+            "async code; or mount penstock.asgi(service) in the running server; or use the service without HTTP, "
+            "`async with service:`"
         )
     if threading.current_thread() is not threading.main_thread():
         raise ConfigError(
-            f"service {name!r}: serve() takes signals, which only the main thread can: call it there; or run "
-            "penstock.asgi(service) under a server that needs none; or use the service without HTTP, "
-            "`with service.blocking() as s:`"
+            f"service {name!r}: serve() handles signals and works only in the main thread: call it there; or run "
+            "penstock.asgi(service) under another ASGI server; or use the service without HTTP, `with "
+            "service.blocking() as s:`"
         )
 
 
@@ -428,7 +429,8 @@ def _workers(service: Service, workers: Any) -> Mapping[str, int]:
         own = [spec.name for spec in service.stages if spec.external is None]
         if not own:
             raise ConfigError(
-                f"service {service.name!r}: workers={workers!r} is for no stage: those of all attach from outside"
+                f"service {service.name!r}: workers={workers!r} applies to no stage, because all its stages are "
+                "external"
             )
         return dict.fromkeys(own, workers)
     for name in workers:
@@ -443,8 +445,8 @@ def _check_external(name: str, stages: Sequence[StageSpec], *, inline: bool) -> 
     external = external_stages(stages)
     if inline and external:
         raise ConfigError(
-            f"service {name!r}: workers of stage {external[0]!r} attach from outside, so they cannot be threads of "
-            "this process: leave inline out"
+            f"service {name!r}: stage {external[0]!r} is external, so its workers cannot be threads of this process: "
+            "remove inline"
         )
 
 
@@ -453,7 +455,7 @@ def _cores(name: str, cpus: Any) -> tuple[int, ...] | None:
         return None
     cores = tuple(cpus) if isinstance(cpus, Iterable) else ()
     if not cores or not all(isinstance(c, int) and not isinstance(c, bool) and c >= 0 for c in cores):
-        raise ConfigError(f"service {name!r}: cpus takes a list of core numbers that is not empty, got {cpus!r}")
+        raise ConfigError(f"service {name!r}: cpus must be a non-empty list of core numbers, got {cpus!r}")
     return cores
 
 
@@ -461,9 +463,9 @@ def _options(name: str, options: Any, fields: Mapping[str, Any]) -> ServiceOptio
     if options is None:
         return _make_options(ServiceOptions, f"service {name!r}", fields)
     if fields:
-        raise ConfigError("give options= or its fields one by one, not both")
+        raise ConfigError("pass either options= or its fields as arguments, not both")
     if not isinstance(options, ServiceOptions):
-        raise ConfigError(f"service {name!r}: options takes a penstock.ServiceOptions, got {options!r}")
+        raise ConfigError(f"service {name!r}: options must be a penstock.ServiceOptions, got {options!r}")
     return options
 
 
@@ -516,7 +518,7 @@ def _warn_inline(service: Service) -> None:
     }
     ignored = [name for name, given in options.items() if given]
     log.warning(
-        "service %r runs inline, its workers are threads: no retry after a death%s",
+        "service %r runs inline: workers are threads, so lost items are not retried%s",
         service.name,
-        f", and {' and '.join(ignored)} do not apply" if ignored else "",
+        f", and these options are ignored: {' and '.join(ignored)}" if ignored else "",
     )

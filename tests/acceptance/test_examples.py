@@ -320,7 +320,7 @@ FOLLOWED = {
         r"worker 1 of stage 'square' leaves \(pid {1}\)",
         r"worker 1 of stage 'square' has left",
         r"worker 0 of stage 'square' leaves \(pid {2}\)",
-        r"worker 0 of stage 'square' has left",
+        r"worker 0 of stage 'square' detached",
     ],
     "callers": [r"\d+ answers are right so far, 0 are not"] * 4 + [r"all \d+ answers were right"],
 }

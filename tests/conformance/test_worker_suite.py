@@ -20,7 +20,7 @@ PATIENCE = (1.0, 5.0, 20.0)
 """Seconds for a check of them: at first little, and more where the worker had not come so far in them."""
 
 FAULTS = [
-    ("http", "hello", "what it sent is no frame: not a frame: it begins with b'GE'"),
+    ("http", "hello", "what it sent is no frame: not a frame: it starts with b'GE'"),
     ("version-3", "hello", "expected the version 4 in HELLO, got 3"),
     ("no-pid", "hello", "expected its pid in HELLO, got 0"),
     ("pid-is-text", "hello", "expected a HELLO that can be read"),

@@ -321,7 +321,7 @@ def test_inputs_that_do_not_fit_the_model_are_told():
 @pytest.mark.parametrize("name", ["marital status", "größe", "_id"])
 def test_names_that_a_saved_model_cannot_have_are_refused(name):
     features = ps.Features({"x": f.Numeric(column=name)})
-    with pytest.raises(ConfigError, match=f"'{name}' cannot be the name"):
+    with pytest.raises(ConfigError, match=f"'{name}' is not a valid counter name"):
         keras_exporter(OfTensor(), features).check_inputs(features.inputs)
 
 

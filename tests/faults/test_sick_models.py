@@ -91,7 +91,7 @@ def test_a_batch_that_runs_on_for_nobody_does_not_take_the_worker_with_it(serve,
     assert worker(server, "hangs")["pid"] != before["pid"]
     assert metric(server, "penstock_stage_abandoned_total", "hangs") == 1
     for least, line in (
-        (1.0, "it has run a batch that nobody waits for; it goes on"),
+        (1.0, "it has been running an abandoned batch; it keeps running"),
         (2.0, ".*; the worker is killed"),
     ):
         told = server.wait_for(rf'for (\d+\.\d) s {line}.*\n(?s:.)*?model\.py", line \d+ in predict\n')
@@ -144,4 +144,4 @@ def test_a_model_that_fails_on_everything_leaves_the_rotation(serve, service):
     assert 15 < told.pop("broken") <= 30
     assert set(told.values()) <= {None}, "another stage does not rest"
     assert server.http.get("/livez").status_code == 200
-    server.wait_for("it is tried again in 30 s")
+    server.wait_for("next attempt in 30 s")

@@ -178,7 +178,7 @@ def drop_a_started_service() -> list[int]:
 
 
 def test_a_forgotten_service_warns_and_ends_its_workers_though_its_loop_is_closed():
-    with pytest.warns(ResourceWarning, match="'forgotten' was started and never stopped"):
+    with pytest.warns(ResourceWarning, match="'forgotten' was started but never stopped"):
         started = drop_a_started_service()
     assert not any(running(pid) for pid in started)
 

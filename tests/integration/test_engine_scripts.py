@@ -138,7 +138,7 @@ def test_an_unguarded_script_is_told_what_it_lacks(tmp_path):
     )
     done = run("main.py", folder=tmp_path)
     assert done.returncode == 1
-    assert 'put what starts it under `if __name__ == "__main__":`' in done.stderr
+    assert 'move the code that starts it under `if __name__ == "__main__":`' in done.stderr
     assert "while a worker process imports this script" in done.stderr
     assert done.stdout == ""
 

@@ -36,7 +36,8 @@ PARENT = """
         try:
             found = work()
         except error as raised:
-            assert str(raised) == f"service 'forked' was started in process {PARENT}; start it after the fork", raised
+            words = f"service 'forked' was started in process {PARENT}, before a fork; start it after the fork"
+            assert str(raised) == words, raised
         else:
             raise AssertionError(found)
         assert time.monotonic() - before < 20
@@ -348,7 +349,8 @@ def test_a_pool_of_processes_that_fork_says_so_in_each(script):
             with service.blocking() as s:
                 with multiprocessing.get_context("fork").Pool(2) as pool:
                     said = set(pool.map(work, range(4)))
-                assert said == {f"service 'forked' was started in process {os.getpid()}; start it after the fork"}
+                words = f"service 'forked' was started in process {os.getpid()}, before a fork; start it after the fork"
+                assert said == {words}
                 s.predict(0)
             print("said")
         """,
@@ -434,7 +436,7 @@ def test_gunicorn_that_loads_the_app_before_it_forks(tmp_path, early):
             body = answer.read()
             connection.close()
             assert (answer.status, body if not early else b"") == ((500, b"") if early else (200, b"4.0"))
-        sentence = f"service 'doubles' was started in process {process.pid}; start it after the fork"
+        sentence = f"service 'doubles' was started in process {process.pid}, before a fork; start it after the fork"
         assert (sentence in text()) == early
     finally:
         process.terminate()

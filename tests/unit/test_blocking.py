@@ -117,7 +117,7 @@ def test_a_service_that_is_not_started_takes_no_calls(blocking):
 
 
 def test_a_service_is_started_once(blocking):
-    with blocking as s, pytest.raises(ConfigError, match="service 'here' is started already"):
+    with blocking as s, pytest.raises(ConfigError, match="service 'here' is already started"):
         s.__enter__()
 
 
@@ -138,7 +138,7 @@ def test_of_two_threads_that_enter_at_once_one_does(blocking, monkeypatch):
         second = pool.submit(blocking.__enter__)
         go_on.set()
         assert first.result(20) is blocking
-        with pytest.raises(ConfigError, match="is started already"):
+        with pytest.raises(ConfigError, match="is already started"):
             second.result(20)
     assert made == [1]
     blocking.__exit__(None, None, None)
@@ -182,7 +182,7 @@ def test_a_call_that_interrupts_a_call_of_the_same_thread_is_answered(blocking, 
 )
 def test_in_the_thread_of_the_loop_each_call_is_refused_and_does_not_wait_for_itself(served, call):
     with served as s:
-        with pytest.raises(ConfigError, match="service 'here' was called in the thread of its own event loop"):
+        with pytest.raises(ConfigError, match="service 'here' was called from its own event loop thread"):
             s.predict(lambda: call(s))
         assert s.predict(1) == (1, None, True)
 
@@ -384,7 +384,7 @@ def test_a_service_that_is_dropped_without_leaving_is_stopped_and_its_thread_end
     calls = make_calls(None)
     s = BlockingService(service, calls, calls.disconnect).__enter__()
     thread = s._thread._thread
-    with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
+    with pytest.warns(ResourceWarning, match="'here' was started but never stopped"):
         del s
     thread.join(20)
     assert not thread.is_alive()

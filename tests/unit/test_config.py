@@ -132,7 +132,7 @@ def test_a_choice_is_one_of_those_named(owner, f):
 @pytest.mark.parametrize("level", ["my.model=loud", 10])
 def test_a_log_level_that_cannot_be_read_is_refused(level):
     assert ServerOptions(log_level="warning,my.model=debug").log_level == "warning,my.model=debug"
-    with pytest.raises(ConfigError, match=r"log_level.*(there is no level 'loud'|must be a text such as 'info')"):
+    with pytest.raises(ConfigError, match=r"log_level.*(unknown level 'loud'|must be a string such as 'info')"):
         ServerOptions(log_level=level)
 
 
@@ -170,7 +170,7 @@ def test_a_policy_that_does_not_is_taken(policy):
 
 @pytest.mark.parametrize("name", ["host", *PATHS])
 def test_a_path_holds_no_null_character(name):
-    with pytest.raises(ConfigError, match=rf"^{name} must not hold a null character, got 'a\\x00b'$"):
+    with pytest.raises(ConfigError, match=rf"^{name} must not contain a null character, got 'a\\x00b'$"):
         (ServiceOptions if name in ("tenants", "external_workers") else ServerOptions)(**{name: "a\0b"})
 
 
@@ -190,7 +190,9 @@ def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
 @pytest.mark.parametrize("name", ["host", "cors_origin"])
 @pytest.mark.parametrize("value", [5, b"::1", [1], {"::1"}])
 def test_an_option_of_several_texts_takes_nothing_else(name, value):
-    with pytest.raises(ConfigError, match=rf"^{name} must be a text or a list of texts, got {re.escape(repr(value))}$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{name} must be a string or a list of strings, got {re.escape(repr(value))}$"
+    ):
         ServerOptions(**{name: value})
 
 
@@ -199,9 +201,9 @@ def test_an_option_of_several_texts_takes_nothing_else(name, value):
     [
         (["::1", ""], "host must not be empty; leave it out for the default"),
         (("",), "host must not be empty; leave it out for the default"),
-        (["::1", "a\0b"], r"host must not hold a null character, got 'a\x00b'"),
-        ([], "host must name one address at least; leave it out for the default"),
-        ((), "host must name one address at least; leave it out for the default"),
+        (["::1", "a\0b"], r"host must not contain a null character, got 'a\x00b'"),
+        ([], "host must name at least one address; leave it out for the default"),
+        ((), "host must name at least one address; leave it out for the default"),
     ],
 )
 def test_several_hosts_are_addresses_and_one_at_least(hosts, words):
@@ -255,7 +257,7 @@ def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
     with pytest.raises(ConfigError) as refused:
         ServerOptions(cors_origin=["https://good.example", origin])
     words = str(refused.value)
-    assert words.startswith("cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers write it")
+    assert words.startswith("cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it")
     assert "without a slash at its end" in words
     assert words.endswith(f"got {origin!r}")
 
@@ -264,18 +266,18 @@ def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
 def test_a_port_that_browsers_leave_out_is_refused_with_what_they_send(origin, sent):
     with pytest.raises(ConfigError) as refused:
         ServerOptions(cors_origin=origin)
-    assert str(refused.value) == f"cors_origin must be {sent} as browsers write it, got {origin!r}"
+    assert str(refused.value) == f"cors_origin must be {sent} as browsers send it, got {origin!r}"
 
 
 def test_the_origin_of_pages_that_have_none_is_refused():
-    with pytest.raises(ConfigError, match=r"^cors_origin cannot be 'null', because any page can make that its origin"):
+    with pytest.raises(ConfigError, match=r"^cors_origin cannot be 'null', because any page can use that origin"):
         ServerOptions(cors_origin="null")
 
 
 def test_a_socket_for_workers_has_a_path_that_the_kernel_takes(tmp_path):
     assert ServiceOptions(external_workers="x" * 107).external_workers == "x" * 107
     long = "/run/" + "ü" * 52
-    words = f"external_workers is a path of 109 bytes, and the kernel takes at most 107 for a Unix socket: {long!r}"
+    words = f"external_workers: the path has 109 bytes, and the path of a Unix socket has at most 107: {long!r}"
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
         ServiceOptions(external_workers=long)
     # The limit is the kernel's.
@@ -303,15 +305,15 @@ def test_what_is_no_path_is_refused(path):
     for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "external_workers"), (ServiceOptions, "tenants")):
         with pytest.raises(ConfigError) as refused:
             kind(**{name: path})
-        words = f"{name} must be the path of a file, as text or as a `pathlib.Path`, got {path!r}"
+        words = f"{name} must be the path of a file, as a string or a `pathlib.Path`, got {path!r}"
         assert str(refused.value) == words
-    with pytest.raises(ConfigError, match="tenants must not hold a null character, got 'a"):
+    with pytest.raises(ConfigError, match="tenants must not contain a null character, got 'a"):
         ServiceOptions(tenants=Path("a\0b"))
 
 
 @pytest.mark.parametrize("one", ["tls_cert", "tls_key"])
 def test_a_certificate_and_its_key_go_together(one):
-    with pytest.raises(ConfigError, match="tls_cert and tls_key go together"):
+    with pytest.raises(ConfigError, match="tls_cert and tls_key must be set together"):
         ServerOptions(**{one: "x.pem"})
     assert ServerOptions(tls_cert="a", tls_key="b").tls_key == "b"
 
@@ -511,7 +513,11 @@ def test_a_health_path_is_one_that_no_proxy_changes(path):
     ],
 )  # fmt: skip
 def test_any_other_path_is_refused_with_what_it_may_be(path):
-    with pytest.raises(ConfigError, match=r"^health_path must begin with a slash, end without one, and have letters"):
+    with pytest.raises(
+        ConfigError, match=r"^health_path must start with a slash, must not end with one, and may have letters"
+    ):
         ServerOptions(health_path=path)
-    with pytest.raises(ConfigError, match=r"^predict_path must begin with a slash, end without one, and have letters"):
+    with pytest.raises(
+        ConfigError, match=r"^predict_path must start with a slash, must not end with one, and may have letters"
+    ):
         ServiceOptions(predict_path=path)

@@ -26,14 +26,14 @@ def test_a_level_alone_is_for_all_and_one_with_a_name_for_that_logger(text, leve
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("verbose", "there is no level 'verbose'; the levels are debug, info, warning, error, critical"),
-        ("", "there is no level ''"),
-        ("info,", "there is no level ''"),
-        ("my.model=", "there is no level ''"),
-        ("my.model=10", "there is no level '10'"),
-        ("=debug", "'=debug' names no logger; write NAME=LEVEL, or LEVEL for all"),
-        ("info,debug", "a level for all is there twice"),
-        ("a=info,a=debug", "the level of 'a' is there twice"),
+        ("verbose", "unknown level 'verbose'; the levels are debug, info, warning, error, critical"),
+        ("", "unknown level ''"),
+        ("info,", "unknown level ''"),
+        ("my.model=", "unknown level ''"),
+        ("my.model=10", "unknown level '10'"),
+        ("=debug", "'=debug' has no logger name; write NAME=LEVEL, or LEVEL for all loggers"),
+        ("info,debug", "the level of all loggers is given twice"),
+        ("a=info,a=debug", "the level of 'a' is given twice"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_what_can_be(text, reason):

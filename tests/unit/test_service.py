@@ -27,7 +27,7 @@ def double(x: int) -> int:
 def test_a_name_is_of_letters_digits_and_three_signs(name):
     with pytest.raises(ps.ConfigError) as refused:
         ps.Service(double, name=name)
-    words = f"a service's name is of letters, digits and `._-`, and not `.` or `..`, got {name!r}"
+    words = f"a service's name must consist of letters, digits and `._-`, and must not be `.` or `..`, got {name!r}"
     assert str(refused.value) == words
 
 
@@ -38,7 +38,7 @@ def test_a_name_that_a_path_can_have_is_taken(name):
 
 @pytest.mark.parametrize("cpus", [[], (), 0, "01", [0.0], [-1], [True], [None], [[0]]])
 def test_cpus_are_core_numbers_and_at_least_one(cpus):
-    with pytest.raises(ps.ConfigError, match=r"service 'here': cpus takes a list of core numbers"):
+    with pytest.raises(ps.ConfigError, match=r"service 'here': cpus must be a non-empty list of core numbers"):
         ps.Service(double, name="here", cpus=cpus)
 
 
@@ -58,7 +58,7 @@ def test_inline_is_true_or_false(inline):
 
 @pytest.mark.parametrize("options", [{}, {"max_queued": 3}, ps.ServerOptions(), 0, ps.ServiceOptions])
 def test_options_are_service_options(options):
-    with pytest.raises(ps.ConfigError, match=r"options takes a penstock.ServiceOptions, got "):
+    with pytest.raises(ps.ConfigError, match=r"options must be a penstock.ServiceOptions, got "):
         ps.Service(double, options=options)
 
 
@@ -127,7 +127,7 @@ def test_a_service_cannot_be_configured_to_workers_that_cannot_be(workers, words
 
 def test_a_service_is_not_served_while_a_worker_imports_its_script(monkeypatch):
     monkeypatch.setattr(ImportState, "importing", True)
-    with pytest.raises(ps.ConfigError, match="put what starts it under"):
+    with pytest.raises(ps.ConfigError, match="move the code that starts it under"):
         ps.Service(double).serve(port=-1)
 
 
@@ -135,9 +135,9 @@ async def test_a_service_is_not_served_where_an_event_loop_runs():
     with pytest.raises(ps.ConfigError) as refused:
         ps.Service(double, name="here").serve(port=0)
     assert str(refused.value) == (
-        "service 'here': serve() runs an event loop of its own, and one runs here already: call it outside of async "
-        "code; or mount penstock.asgi(service) in the server that runs here; or use the service without HTTP, "
-        "`async with service:`"
+        "service 'here': serve() starts its own event loop, but one is already running: call it outside of async "
+        "code; or mount penstock.asgi(service) in the running server; or use the service without HTTP, `async with "
+        "service:`"
     )
 
 
@@ -155,9 +155,9 @@ def test_a_service_is_served_in_the_main_thread_only():
     thread.join()
     (words,) = refused
     assert words == (
-        "service 'here': serve() takes signals, which only the main thread can: call it there; or run "
-        "penstock.asgi(service) under a server that needs none; or use the service without HTTP, "
-        "`with service.blocking() as s:`"
+        "service 'here': serve() handles signals and works only in the main thread: call it there; or run "
+        "penstock.asgi(service) under another ASGI server; or use the service without HTTP, `with service.blocking() "
+        "as s:`"
     )
 
 
@@ -173,7 +173,9 @@ def test_a_configured_service_differs_in_what_was_asked_for_only():
 
 @pytest.mark.parametrize("version", [None, 7, "two\nlines", "x" * 129])
 def test_a_version_is_a_short_text(version):
-    with pytest.raises(ps.ConfigError, match="service 'here': version is a text of at most 128 printable characters"):
+    with pytest.raises(
+        ps.ConfigError, match="service 'here': version must be a string of at most 128 printable characters"
+    ):
         ps.Service(double, name="here", version=version)
     assert ps.Service(double).version == ""
     assert ps.Service(double, version="x" * 128).version == "x" * 128
@@ -225,7 +227,7 @@ async def test_the_calls_of_a_service_speak_what_its_external_stages_do(monkeypa
     with pytest.raises(ps.StageFailed, match="expected `int`, got `array`") as failed:
         await service.predict(1)
     assert failed.value.stage == "last"
-    with pytest.raises(ps.InvalidItem, match="the input has a NaN"):
+    with pytest.raises(ps.InvalidItem, match="the input has NaN"):
         await service.predict(math.nan)
     assert service.engine.submissions[0].codecs == (Codec.JSON, Codec.JSON)
     service.engine.state = ps.State.STOPPED
@@ -254,13 +256,11 @@ async def test_the_first_failure_of_many_is_raised_or_each_stands_where_its_resu
 
 async def test_a_service_that_runs_is_not_started_again(service):
     await service.start()
-    with pytest.raises(ps.ConfigError, match="service 'here' is ready already"):
+    with pytest.raises(ps.ConfigError, match="service 'here' is already ready"):
         await service.start()
 
 
-CLOSED = (
-    r"service 'here' was started on an event loop that is closed: stop\(\) it, and start it on the loop that runs now"
-)
+CLOSED = r"service 'here' was started on an event loop that is closed; call stop\(\) and start it on the running loop"
 
 
 def test_a_service_that_was_left_on_a_closed_loop_says_so_until_it_is_stopped(service):
@@ -330,7 +330,8 @@ async def begun(service):
 async def test_in_a_fork_each_call_says_where_the_service_was_started(service, monkeypatch, call):
     await service.start()
     refused = pytest.raises(
-        ps.ConfigError, match=f"^service 'here' was started in process {os.getpid()}; start it after the fork$"
+        ps.ConfigError,
+        match=f"^service 'here' was started in process {os.getpid()}, before a fork; start it after the fork$",
     )
     monkeypatch.setattr("penstock.calls.os.getpid", lambda: -1)
     with refused:
@@ -379,7 +380,7 @@ async def test_a_fork_leaves_the_workers_alone_and_has_a_service_that_was_never_
 async def test_a_service_that_is_forgotten_while_it_runs_says_so_and_ends_its_workers(service):
     await service.start()
     engine = service.engine
-    with pytest.warns(ResourceWarning, match="'here' was started and never stopped"):
+    with pytest.warns(ResourceWarning, match="'here' was started but never stopped"):
         service.__del__()
     assert engine.abandoned == 1
     service.__del__()
@@ -409,10 +410,10 @@ def test_a_stream_keeps_its_service_as_long_as_it_lives():
     ("service_options", "stage_options", "words"),
     [
         ({}, {}, ""),
-        ({"cpus": [0]}, {}, ", and cpus do not apply"),
-        ({}, {"cpus": [0]}, ", and cpus do not apply"),
-        ({"cpus": [0]}, {"env": {"A": "b"}}, ", and cpus and env do not apply"),
-        ({}, {"gpus": [0]}, ", and gpus do not apply"),
+        ({"cpus": [0]}, {}, ", and these options are ignored: cpus"),
+        ({}, {"cpus": [0]}, ", and these options are ignored: cpus"),
+        ({"cpus": [0]}, {"env": {"A": "b"}}, ", and these options are ignored: cpus and env"),
+        ({}, {"gpus": [0]}, ", and these options are ignored: gpus"),
     ],
 )
 async def test_an_inline_service_warns_of_what_it_does_without(
@@ -421,7 +422,7 @@ async def test_an_inline_service_warns_of_what_it_does_without(
     monkeypatch.setattr(logging.getLogger("penstock"), "propagate", True)
     inline = ps.Service(ps.stage(double, **stage_options), name="one", inline=True, **service_options)
     await inline.start()
-    assert caplog.messages == [f"service 'one' runs inline, its workers are threads: no retry after a death{words}"]
+    assert caplog.messages == [f"service 'one' runs inline: workers are threads, so lost items are not retried{words}"]
     await inline.stop()
 
 
@@ -469,7 +470,7 @@ async def test_a_socket_for_workers_needs_a_stage_that_they_run():
 def test_a_number_of_workers_is_for_the_stages_of_ours():
     service = ps.Service(ps.stage(double, name="double"), ps.external("square"), name="here")
     assert [spec.workers for spec in service.configured(workers=3).stages] == [3, 0]
-    with pytest.raises(ps.ConfigError, match=r"^stage 'square': its workers attach from outside"):
+    with pytest.raises(ps.ConfigError, match=r"^stage 'square': it is external"):
         service.configured(workers={"square": 2})
     with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 is for no stage"):
         ps.Service(ps.external("square"), name="all").configured(workers=2)

@@ -51,12 +51,12 @@ export class InvalidItem extends RequestError {
   }
 }
 
-/** The service takes no input of this media type. */
+/** The service does not accept input of this media type. */
 export class FormatNotTaken extends InvalidItem {
   override name = "FormatNotTaken";
 }
 
-/** The service gives no result of this media type. */
+/** The service cannot produce results of this media type. */
 export class FormatNotGiven extends InvalidItem {
   override name = "FormatNotGiven";
 }
@@ -67,7 +67,7 @@ export interface RetryTimes {
   readonly retryAfterMs: number;
 }
 
-/** The service holds as much work as it may; try again later. */
+/** The service is full; try again later. */
 export class Overloaded extends RequestError {
   override name = "Overloaded";
   override retryable = true;
@@ -84,7 +84,7 @@ export class Overloaded extends RequestError {
   }
 }
 
-/** The tenant has used up what it may have; try again later. */
+/** The tenant has exceeded its quota; try again later. */
 export class QuotaExceeded extends Overloaded {
   override name = "QuotaExceeded";
 
@@ -124,7 +124,7 @@ export class WorkerLost extends RequestError {
   override begun = true;
 }
 
-/** The service is starting, draining, stopped or failed, and takes no work; `state` says which. */
+/** The service is starting, draining, stopped or failed, and accepts no requests; `state` says which. */
 export class NotReady extends RequestError {
   override name = "NotReady";
   override retryable = true;
@@ -143,7 +143,7 @@ export class Cancelled extends RequestError {
   override name = "Cancelled";
 }
 
-/** The answer is neither a result nor a problem of this server. */
+/** The response is neither a result nor a problem from Penstock. */
 export class ServerError extends RequestError {
   override name = "ServerError";
   override retryable = true;

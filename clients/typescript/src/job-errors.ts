@@ -12,23 +12,23 @@ export class JobNotFound extends JobError {
   override name = "JobNotFound";
 }
 
-/** The job is not as the call takes it to be. */
+/** The job is not in the state that the call requires. */
 export class JobConflict extends JobError {
   override name = "JobConflict";
 }
 
-/** The input is larger than a store takes; put it into a file or a bucket, and submit its URL. */
+/** The input is too large for the store; put it into a file or a bucket, and submit its URL. */
 export class JobTooLarge extends JobError {
   override name = "JobTooLarge";
 }
 
-/** As many jobs wait in the queue as may; nothing was kept, and the caller can retry later. */
+/** The queue is full; the job was rejected, retry later. */
 export class QueueFull extends JobError {
   override name = "QueueFull";
   override retryable = true;
 }
 
-/** The job ended, and has no result. */
+/** The job ended without a result. */
 export class EndedWithoutResult extends JobError {
   override name = "EndedWithoutResult";
   readonly jobId: string;
@@ -66,12 +66,12 @@ export class StoreUnavailable extends JobError {
   override retryable = true;
 }
 
-/** An input was not fetched, or an output not stored. */
+/** An input could not be fetched, or an output could not be stored. */
 export class TransferError extends PenstockError {
   override name = "TransferError";
 }
 
-/** The transfer is not allowed or not possible, and trying again cannot help. */
+/** The transfer is not allowed or not possible; retrying does not help. */
 export class TransferRefused extends TransferError {
   override name = "TransferRefused";
 }

@@ -218,7 +218,7 @@ def test_options_of_an_artifact_need_one(module, command, flag):
     ("flags", "status", "words"),
     [
         (("--format", "pickle"), 2, "--format (or PENSTOCK_FORMAT) must be one of onnx, pt2, saved_model, got"),
-        (("--digest", "abc"), 2, "--digest (or PENSTOCK_DIGEST) must be 64 hex digits in small letters, got 'abc'"),
+        (("--digest", "abc"), 2, "--digest (or PENSTOCK_DIGEST) must be 64 lowercase hex digits, got 'abc'"),
         (("--digest", "0" * 64), 1, f"{'0' * 64} is expected"),
         (("--format", "pt2", "--trust"), 1, "has no graph of the format 'pt2', but 'onnx'"),
     ],

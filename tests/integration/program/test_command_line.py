@@ -108,7 +108,7 @@ def says(output, words):
         (("--max-queued", "many"), "--max-queued (or PENSTOCK_MAX_QUEUED): expected an integer, got 'many'"),
         (("--timeout", "nan"), "--timeout (or PENSTOCK_TIMEOUT) must be a number, got nan"),
         (("--log-format", "xml"), "--log-format (or PENSTOCK_LOG_FORMAT) must be one of 'text', 'json', got 'xml'"),
-        (("--tls-cert", "cert.pem"), "tls_cert and tls_key go together"),
+        (("--tls-cert", "cert.pem"), "tls_cert and tls_key must be set together"),
         (("--uds-mode", "rw"), "--uds-mode (or PENSTOCK_UDS_MODE): expected an octal number, such as 660, got 'rw'"),
         (("--api-key-file", ""), "--api-key-file (or PENSTOCK_API_KEY_FILE) must not be empty"),
     ],
@@ -417,8 +417,8 @@ def test_check_says_that_a_good_service_is_well(module):
         ("bad_example", "expected `float`, got `str`"),
         ("raises", "ZeroDivisionError"),
         ("unanswerable", "object"),
-        ("waves", "`complex` cannot be an item from outside: no request can bring `complex`"),
-        ("lists", "this stage has no batch policy, so predict takes one item"),
+        ("waves", "`complex` cannot be the input type of a service: a request cannot contain `complex`"),
+        ("lists", "this stage has no batch policy, so predict receives one item"),
         ("unimportable", "defined inside a function"),
         ("bad_setup", "no disk"),
     ],
@@ -430,7 +430,7 @@ def test_check_says_what_is_wrong_and_exits_1(module, name, words):
     assert "0 failed" not in output
 
 
-NAN = "the result has a NaN or an infinity at `$`, which JSON cannot carry; allow_nan=True writes null"
+NAN = "the result has NaN or infinity at `$`, which JSON does not support; set allow_nan=True to write null"
 
 
 def test_check_warns_of_a_format_that_cannot_carry_a_result_where_another_can(module):
@@ -443,14 +443,14 @@ def test_check_warns_of_a_format_that_cannot_carry_a_result_where_another_can(mo
 def test_check_warns_of_what_only_a_later_stages_examples_show(module):
     status, output = checked(module(CHECKED), "behind")
     assert status == 0
-    words = f"stage 'Nan': not every caller can get the result of examples[0]: {NAN}"
+    words = f"stage 'Nan': cannot write the result in every format: examples[0]: {NAN}"
     assert f"warning │ setup and warm-up │ {words}" in output
 
 
 def test_a_server_does_not_start_where_no_request_can_bring_an_item(module):
     found = spoken(module(CHECKED), "serve", "model:waves", "--port", "0")
     assert found.status == 1
-    says(found.refusal, "`complex` cannot be an item from outside: no request can bring `complex`")
+    says(found.refusal, "`complex` cannot be the input type of a service: a request cannot contain `complex`")
 
 
 TENSORS = """
@@ -473,7 +473,7 @@ class Net(ps.Stage):
 service = ps.Service(Net, name="tensors")
 """
 NO_TENSOR = (
-    "an object of type `model.Tensor` is neither JSON nor MessagePack; "
+    "an object of type `model.Tensor` cannot be written as JSON or MessagePack; "
     "let the stage return its `.tolist()` or `.numpy()`"
 )
 

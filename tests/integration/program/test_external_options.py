@@ -62,7 +62,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         ),
         (
             ("model:service", "--external-workers", "w", "--workers", "square=2"),
-            "stage 'square': its workers attach from outside",
+            "stage 'square': it is external",
         ),
         (
             ("model:service", "--external-workers", "w", "--workers", "2"),

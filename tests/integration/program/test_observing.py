@@ -70,7 +70,7 @@ def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
     finally:
         os.kill(worker["pid"], signal.SIGCONT)
     assert (first.answer().json(), second.answer().json()) == (1.0, 2.0)
-    server.wait_for("stage 'Obey' has stalled no longer: a batch has come back")
+    server.wait_for("stage 'Obey' is no longer stalled: a batch completed")
     assert server.http.get("/readyz").json() == {"state": "ready"}
     assert server.http.get("/livez").status_code == 200
     assert server.metric("penstock_stage_progress_age_seconds") == 0

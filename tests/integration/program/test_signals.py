@@ -365,7 +365,7 @@ def test_what_a_stage_leaves_running_keeps_its_worker_no_longer_than_it_must(ser
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     assert (server.folder / "at exit").exists(), "it has ended by itself: the coordinator kills who takes too long"
-    told = "penstock: worker 0 of stage 'Double': it ends although threads go on: uploads\n"
+    told = "penstock: worker 0 of stage 'Double': exiting with non-daemon threads still running: uploads\n"
     assert (told in server.output) is (left is THREAD)
 
 

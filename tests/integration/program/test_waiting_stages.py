@@ -97,7 +97,7 @@ def test_what_is_raised_is_500_and_what_is_refused_422(server, kind):
 def test_an_item_that_takes_longer_than_the_stage_s_timeout_fails_and_its_worker_goes_on(server):
     pid = post(server, "late", "pid").answer().json()
     problem(post(server, "late", "hold", "never", "timeout"), 500, "stage-failed")
-    server.wait_for("TimeoutError: it took longer than the stage's timeout of 1 s")
+    server.wait_for("TimeoutError: exceeded the stage's timeout of 1 s")
     assert post(server, "late", "pid").answer().json() == pid
 
 

@@ -722,7 +722,7 @@ def test_a_batch_that_goes_on_without_a_server_ends_the_worker(door, caplog, hal
             peer.sock.sendall(b"".join(encode_control(Kind.BATCH, bytes(1000)))[:500])
         peer.close()
         assert ends.get(timeout=PATIENCE_SECONDS) == 1
-        assert "the server has gone, and a batch that nobody waits for runs on and on" in caplog.text
+        assert "lost the connection to the server and an abandoned batch keeps running" in caplog.text
         assert "<locals>.square" in caplog.text
     finally:
         leaving.ask()

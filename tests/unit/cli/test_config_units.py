@@ -383,7 +383,7 @@ def test_the_target_leaves_time_to_start_another():
     ("wrong", "words"),
     [
         ({"name": "Prices"}, "--name"),
-        ({"service": 'a"}'}, "name is of letters"),
+        ({"service": 'a"}'}, "name must consist of letters"),
         ({"prometheus": "prometheus:9090"}, "--prometheus"),
         ({"prometheus": "http://a\nb"}, "--prometheus"),
         ({"target": 0.0}, "--target"),

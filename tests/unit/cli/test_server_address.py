@@ -109,7 +109,7 @@ def test_the_variables_of_a_server_say_where_it_is(environ, expected, name):
         ({"PENSTOCK_PORT": "0"}, "pass the URL"),
         ({"PENSTOCK_PORT": "many"}, "PENSTOCK_PORT: expected an integer, got 'many'"),
         ({"PENSTOCK_PORT": "65536"}, "PENSTOCK_PORT must be at most 65535"),
-        ({"PENSTOCK_TLS_CERT": "c"}, "tls_cert and tls_key go together"),
+        ({"PENSTOCK_TLS_CERT": "c"}, "tls_cert and tls_key must be set together"),
     ],
 )
 def test_variables_with_which_no_server_can_be_found_are_told(environ, words):

@@ -113,7 +113,7 @@ def test_an_option_that_can_never_be_is_called_by_its_flag_and_its_variable():
     for options, flags, said in (
         (service_fields, ["--max-queued", "0"], "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
         (server_options, ["--port", "nope"], "--port (or PENSTOCK_PORT): expected an integer, got 'nope'"),
-        (server_options, ["--tls-cert", "c"], "tls_cert and tls_key go together: one of them is missing"),
+        (server_options, ["--tls-cert", "c"], "tls_cert and tls_key must be set together: one of them is missing"),
     ):
         with pytest.raises(WronglyCalled) as wrong:
             options(command_arguments(["serve", "m", *flags]), {})

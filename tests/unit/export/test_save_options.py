@@ -26,7 +26,7 @@ FITTING = {
 @each(
     ("option", "value", "reason"),
     [
-        ("name", "a b", r"name: a service's name is of letters, digits and `\._-`.*, got 'a b'"),
+        ("name", "a b", r"name: a service's name must consist of letters, digits and `\._-`.*, got 'a b'"),
         ("name", "..", r"got '\.\.'"),
         ("name", None, "got None"),
         ("batch", 32, r"batch must be a penstock\.Batch, got 32"),

@@ -54,7 +54,7 @@ async def test_a_reason_stays_in_its_line(service, clock, lines):
     service.engine.loading = [Loading("M", 1, 1, 10.0, "\x1b[2Jgone\nTraceback")]
     with loading_logged(service, clock):
         await clock.advance(10.0)
-    assert lines() == [("INFO", "service 'prices': M is loading, 10 s; the last try failed: ?[2Jgone")]
+    assert lines() == [("INFO", "service 'prices': M is loading, 10 s; the last attempt failed: ?[2Jgone")]
 
 
 async def test_without_a_terminal_the_log_goes_on(service, clock, lines):
