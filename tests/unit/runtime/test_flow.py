@@ -745,8 +745,8 @@ async def test_the_second_end_of_a_worker_decides_how_an_item_was_lost(make_rig)
     await rig.clock.advance(5.0)
     assert (call.error.hung, call.error.alone) == (True, True)
     assert str(call.error) == (
-        "The worker process was killed, because it ran this item alone longer than the stage's timeout; a worker had been "
-        "lost while it ran this item before."
+        "The worker process was killed, because it ran this item alone longer than the stage's timeout; a worker had "
+        "been lost while it ran this item before."
     )
 
 

@@ -462,6 +462,8 @@ def test_a_system_without_such_memory_is_told_of_once(clock, monkeypatch, caplog
     monkeypatch.delattr(os, "memfd_create")
     assert opened([OURS], clock, slab_bytes=SIZE) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "service 'shop': shared memory is not available, large payloads are copied instead: this system has no "
-        "memfd_create"
+        (
+            "service 'shop': shared memory is not available, large payloads are copied instead: this system has no "
+            "memfd_create"
+        )
     ]
