@@ -258,7 +258,7 @@ def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
         ServerOptions(cors_origin=["https://good.example", origin])
     words = str(refused.value)
     assert words.startswith("cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it")
-    assert "without a slash at its end" in words
+    assert "without a path or a trailing slash" in words
     assert words.endswith(f"got {origin!r}")
 
 

@@ -472,5 +472,5 @@ def test_a_number_of_workers_is_for_the_stages_of_ours():
     assert [spec.workers for spec in service.configured(workers=3).stages] == [3, 0]
     with pytest.raises(ps.ConfigError, match=r"^stage 'square': it is external"):
         service.configured(workers={"square": 2})
-    with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 is for no stage"):
+    with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 applies to no stage"):
         ps.Service(ps.external("square"), name="all").configured(workers=2)

@@ -99,20 +99,20 @@ SAYS = "; floats may differ by 1e-05 of their value; set `tolerance=` of the Exa
 @pytest.mark.parametrize(
     ("wanted", "came", "words"),
     [
-        (1.0, FAR, f"wanted 1.0, came {FAR}{SAYS}"),
-        (0.0, 1e-12, f"wanted 0.0, came 1e-12{SAYS}"),
-        (1.0, math.inf, f"wanted 1.0, came inf{SAYS}"),
-        (math.inf, 1.0, f"wanted inf, came 1.0{SAYS}"),
-        (math.nan, 1.0, f"wanted nan, came 1.0{SAYS}"),
-        (1, 2, "wanted 1, came 2"),
-        ("a", 1.0, "wanted 'a', came 1.0"),
-        (None, 0, "wanted None, came 0"),
-        ([1.0, {"a": [3]}], [1.0, {"a": [4]}], "wanted 3, came 4 at `$[1].a[0]`"),
-        ([1], [1, 2], "wanted [1], came [1, 2]"),
-        ({"a": 1}, {"b": 1}, "wanted {'a': 1}, came {'b': 1}"),
-        (Box(1.0), Box(2.0), f"wanted 1.0, came 2.0 at `$.score`{SAYS}"),
-        (Point(1.0), {"x": 1.0}, "wanted Point(x=1.0), came {'x': 1.0}"),
-        (np.array([1.0, 2.0]), np.array([1.0, 3.0]), f"wanted 2.0, came 3.0 at `$[1]`{SAYS}"),
+        (1.0, FAR, f"expected 1.0, got {FAR}{SAYS}"),
+        (0.0, 1e-12, f"expected 0.0, got 1e-12{SAYS}"),
+        (1.0, math.inf, f"expected 1.0, got inf{SAYS}"),
+        (math.inf, 1.0, f"expected inf, got 1.0{SAYS}"),
+        (math.nan, 1.0, f"expected nan, got 1.0{SAYS}"),
+        (1, 2, "expected 1, got 2"),
+        ("a", 1.0, "expected 'a', got 1.0"),
+        (None, 0, "expected None, got 0"),
+        ([1.0, {"a": [3]}], [1.0, {"a": [4]}], "expected 3, got 4 at `$[1].a[0]`"),
+        ([1], [1, 2], "expected [1], got [1, 2]"),
+        ({"a": 1}, {"b": 1}, "expected {'a': 1}, got {'b': 1}"),
+        (Box(1.0), Box(2.0), f"expected 1.0, got 2.0 at `$.score`{SAYS}"),
+        (Point(1.0), {"x": 1.0}, "expected Point(x=1.0), got {'x': 1.0}"),
+        (np.array([1.0, 2.0]), np.array([1.0, 3.0]), f"expected 2.0, got 3.0 at `$[1]`{SAYS}"),
         (np.zeros((1, 2)), np.zeros(2), "wanted [[0.0, 0.0]], came [0.0, 0.0]"),
     ],
 )
@@ -121,7 +121,7 @@ def test_another_answer_is_told_with_what_was_wanted_and_what_came(wanted, came,
 
 
 def test_an_integer_that_no_float_can_be_is_far_from_every_float():
-    assert difference(1.0, HUGE, None).startswith("wanted 1.0, came 1000")
+    assert difference(1.0, HUGE, None).startswith("expected 1.0, got 1000")
     assert difference(float("inf"), HUGE, 5.0) != ""
 
 
@@ -166,5 +166,5 @@ def test_a_plain_example_has_no_wrong_answer():
     assert input_of(5) == 5
     check_answer(5, "anything", "examples[0]")
     check_answer(examples[1], 2, "examples[1]")
-    with pytest.raises(WrongAnswer, match=r"examples\[1\]: wanted 2, came 3"):
+    with pytest.raises(WrongAnswer, match=r"examples\[1\]: expected 2, got 3"):
         check_answer(examples[1], 3, "examples[1]")

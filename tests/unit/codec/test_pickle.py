@@ -128,7 +128,7 @@ def test_a_payload_cut_anywhere_is_a_value_error():
 
 
 def test_a_payload_that_goes_on_is_a_value_error():
-    with pytest.raises(ValueError, match="goes on after its last buffer"):
+    with pytest.raises(ValueError, match="has extra bytes after its last buffer"):
         loads(join(dumps(np.zeros(LARGE))) + b"\0")
 
 

@@ -58,7 +58,7 @@ NUMBER = "must be a number from 1e-06 to 1e+09, got"
     ("text", "message"),
     [
         ("tenants = 3", "tenants must be a table with a table for each tenant"),
-        ("[tenant.gold]", "tenant is no key of this table; it takes tenants"),
+        ("[tenant.gold]", "tenant is not a key of this table; its keys are tenants"),
         ("[tenants]\ngold = 3", "tenants.gold must be a table"),
         ("[tenants.gold]\nwieght = 3", "tenants.gold.wieght is no key of this table; it takes key_sha256, weight, "),
         ('[tenants."a b"]', "tenants.'a b': a tenant's name must have 1 to 64 letters, digits and `._-`, or be `*`"),

@@ -64,7 +64,7 @@ def test_a_task_of_the_stage_that_wants_to_end_the_process_ends_alone(loop, capl
         assert isinstance(task.exception(), SystemExit)
 
     loop.run(begin())
-    assert "raised SystemExit, the worker keeps running" in caplog.text
+    assert "raised SystemExit; the worker keeps running" in caplog.text
     assert loop.run(here())[0] == "penstock-loop"
 
 

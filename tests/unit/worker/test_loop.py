@@ -135,7 +135,7 @@ def test_a_worker_that_answers_an_example_wrongly_is_not_ready_and_says_which_wh
     work(end, target=type("Wrong", (Stage,), kept))
     assert kinds(end) == [Kind.HELLO, Kind.FAILED]
     problem = unpack(end.sent[1].payloads[0], Problem)
-    assert (problem.message, problem.on_examples) == ("examples[1]: wanted 2, came 1 at `$.x`", True)
+    assert (problem.message, problem.on_examples) == ("examples[1]: expected 2, got 1 at `$.x`", True)
 
 
 def fails(where):

@@ -627,7 +627,7 @@ def test_warm_up_fails_where_an_answer_is_wrong_only_in_a_full_batch():
     def predict(xs):
         return [x * 2 for x in xs] if len(xs) == 1 else [0 for x in xs]
 
-    with pytest.raises(WrongAnswer, match=r"^examples\[0\] in a batch of 4: wanted 4, came 0$"):
+    with pytest.raises(WrongAnswer, match=r"^examples\[0\] in a batch of 4: expected 4, got 0$"):
         runner(predict, batched=True).warm_up([Example(2, 4)], 4)
 
 

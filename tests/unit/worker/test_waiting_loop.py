@@ -263,7 +263,7 @@ def test_system_exit_in_a_task_that_the_stage_started_does_not_end_the_worker(st
         assert list(worker.answers()) == [frame_id]
     assert worker.close() == []
     assert worker.raised is None
-    assert "raised SystemExit, the worker keeps running" in caplog.text
+    assert "raised SystemExit; the worker keeps running" in caplog.text
 
 
 # -- timeout ---------------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ def test_examples_run_alone_and_as_a_full_batch_and_must_have_their_answers(star
     assert seen == [([1], (), 1), ([2], (), 1), ([3], (), 1), ([1, 2, 3, 1], (), 4)]
     worker.close()
     Warm.examples = [ps.Example(1, 2)]
-    assert problem_of(start(Warm, batched=True).next()).message == "examples[0]: wanted 2, came 1"
+    assert problem_of(start(Warm, batched=True).next()).message == "examples[0]: expected 2, got 1"
 
 
 def test_health_that_raises_says_why_while_tasks_go_on(start, doors):
