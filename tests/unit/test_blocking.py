@@ -441,7 +441,9 @@ def forked(served, engine, monkeypatch):
 )
 def test_in_a_fork_each_call_is_refused_before_it_takes_the_lock(forked, call):
     s, begun = forked
-    with pytest.raises(ConfigError, match=f"^service 'here' was started in process {s._process}; start it after"):
+    with pytest.raises(
+        ConfigError, match=f"^service 'here' was started in process {s._process}, before a fork; start it after"
+    ):
         call(s, begun)
 
 

@@ -388,7 +388,7 @@ class ModelInStruct(msgspec.Struct):
 REFUSED = [
     (Abstract, "`Abstract` is abstract"),
     (New, "`New` has its own `__new__` or metaclass, not only an `__init__`"),
-    (Metaclass, "`Metaclass` is not made by its `__init__` alone"),
+    (Metaclass, "`Metaclass` has its own `__new__` or metaclass"),
     (NoInit, "the `__init__` of `NoInit` does not take `n`"),
     (Other, "the `__init__` of `Other` does not take `n`"),
     (Wants, "the `__init__` of `Wants` wants `text`, which is no field"),

@@ -146,7 +146,7 @@ def test_a_tolerance_is_absolute_or_a_part_of_the_value_whichever_is_more_and_fo
 def test_large_values_are_shown_without_their_middle():
     words = difference("a" * 1_000_000, "b", None)
     assert len(words) < 1000
-    assert "came 'b'" in words
+    assert "got 'b'" in words
 
 
 @pytest.mark.parametrize("tolerance", [-1, -0.5, math.nan, math.inf, "0.1", True])

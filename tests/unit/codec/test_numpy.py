@@ -234,7 +234,7 @@ def test_an_npy_that_claims_a_terabyte_is_refused_before_anything_is_allocated()
     tracemalloc.start()
     try:
         found = refusal(np.ndarray, Codec.NPY, bomb)
-        assert found.reason == "the header announces 1099511627776 bytes of array, the payload has 8"
+        assert found.reason == "the header announces 1099511627776 bytes of array data, the payload has 8"
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
         tracemalloc.stop()
@@ -243,9 +243,9 @@ def test_an_npy_that_claims_a_terabyte_is_refused_before_anything_is_allocated()
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((10**18 - 1,) * 400, "the header announces 2**63 or more bytes of array, the payload has 8"),
-        ((2**59,), "the header announces 4611686018427387904 bytes of array, the payload has 8"),
-        ((2**30, 2**30), "the header announces 2**63 or more bytes of array, the payload has 8"),
+        ((10**18 - 1,) * 400, "the header announces 2**63 or more bytes of array data, the payload has 8"),
+        ((2**59,), "the header announces 4611686018427387904 bytes of array data, the payload has 8"),
+        ((2**30, 2**30), "the header announces 2**63 or more bytes of array data, the payload has 8"),
         ((0, *(10**17,) * 400), "an array without elements has the shape (0, 100"),
     ],
 )

@@ -521,7 +521,7 @@ async def test_workers_that_are_cut_off_fill_no_log(make, caplog):
     (await stage.attach()).say(Kind.READY)
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) == 2
-    assert "(left out before it: " in lines[1]
+    assert "(19 similar lines were suppressed" in lines[1]
 
 
 # -- several stages -------------------------------------------------------------------------------------------------

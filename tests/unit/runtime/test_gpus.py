@@ -204,8 +204,8 @@ def test_numbers_count_what_the_process_sees_and_ids_stay_as_given(variable, gpu
 @pytest.mark.parametrize(
     ("variable", "gpus", "reason"),
     [
-        ("3,5", [0, 2], "gpus= names GPU 2, and this process sees 2, counted from 0, by CUDA_VISIBLE_DEVICES=3,5"),
-        ("3,-1,5", [1], "gpus= names GPU 1, and this process sees 1, counted from 0, by CUDA_VISIBLE_DEVICES=3,-1,5"),
+        ("3,5", [0, 2], "gpus= names GPU 2(counted from 0), but this process sees 2 with CUDA_VISIBLE_DEVICES=3,5"),
+        ("3,-1,5", [1], "gpus= names GPU 1(counted from 0), but this process sees 1 with CUDA_VISIBLE_DEVICES=3,-1,5"),
         (A, ["GPU-1"], f"gpus= names 'GPU-1', and this process sees {A} alone, by CUDA_VISIBLE_DEVICES"),
         (f"{A},{B}", ["GPU-8932f9"], f"'GPU-8932f9' of gpus= could be {A} or {B}: write more of the id"),
         (
@@ -264,8 +264,8 @@ def test_nothing_is_said_where_nothing_can_be_counted_or_all_is_well(here):
 def test_gpus_of_a_process_that_sees_none_are_doubtful(value):
     (words,) = doubts([0, 7], GpusHere(value, 8))
     assert words == (
-        f"gpus= gives it GPUs, and CUDA_VISIBLE_DEVICES={value!r}, with which this process was started, hides all of "
-        "them: its workers see none"
+        f"gpus= is set, but this process was started with CUDA_VISIBLE_DEVICES={value!r}, which hides all GPUs: its "
+        "workers see none"
     )
     assert doubtful_gpus((), [value, value], GpusHere(value, 8), may_share=False) == []
 

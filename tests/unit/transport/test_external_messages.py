@@ -45,7 +45,7 @@ def test_a_format_that_we_do_not_know_is_one_that_we_never_ask_for():
      b'{"version": 4.5}', b'{"health": 1}', b'{"stage": 7}'],
 )  # fmt: skip
 def test_what_is_no_hello_is_refused(payload):
-    with pytest.raises(ProtocolError, match="what should be the JSON of a HELLO is none"):
+    with pytest.raises(ProtocolError, match="invalid JSON in a HELLO"):
         unpack_json(payload, ExternalHello)
 
 
@@ -92,7 +92,7 @@ def test_texts_are_cut_also_where_their_escapes_are_what_is_long():
     "said", [b"", b"null", b"[]", b'{"message":1}', b'{"message":"\\ud800"}', b"{} {}", b"[" * 9999]
 )
 def test_what_is_no_failure_is_not_taken_for_one(said):
-    with pytest.raises(ProtocolError, match="what should be the JSON of a FAILURE is none"):
+    with pytest.raises(ProtocolError, match="invalid JSON in a FAILURE"):
         read_external_failure(said)
 
 

@@ -290,9 +290,9 @@ def test_a_large_body_is_read_into_its_final_place():
         (header(version=1), "uses version 1 of the protocol, this process version 4"),
         (header(kind=0), "unknown kind of frame: 0"),
         (header(kind=12), "unknown kind of frame: 12"),
-        (header(length=MAX_BODY_BYTES + 1), f"claims 0 items in {MAX_BODY_BYTES + 1} bytes"),
-        (header(n=2, length=17), "claims 2 items in 17 bytes"),
-        (header(n=0xFFFFFFFF, length=100), "claims 4294967295 items in 100 bytes"),
+        (header(length=MAX_BODY_BYTES + 1), f"announces 0 items in {MAX_BODY_BYTES + 1} bytes"),
+        (header(n=2, length=17), "announces 2 items in 17 bytes"),
+        (header(n=0xFFFFFFFF, length=100), "announces 4294967295 items in 100 bytes"),
         (header(n=1, length=25) + bytes(25), "a frame of 25 bytes is too short for its 1 records"),
         (header(n=1, length=16, kind=Kind.ANSWERS) + bytes(16), "too short for its 1 records"),
         (header(n=1, length=27) + bytes(27), "1 bytes too many"),
@@ -309,7 +309,7 @@ def test_what_is_not_a_frame_is_refused_with_a_reason(wire, reason):
 def test_a_body_of_exactly_the_limit_passes_and_one_byte_more_does_not():
     wire = b"".join(encode_control(Kind.HELLO, b"x" * 10))
     assert len(decode(wire, max_body=10)) == 1
-    with pytest.raises(ProtocolError, match="claims 1 items in 10 bytes"):
+    with pytest.raises(ProtocolError, match="announces 1 items in 10 bytes"):
         decode(wire, max_body=9)
 
 
@@ -355,7 +355,7 @@ def test_what_a_frame_may_claim_can_be_bounded():
     decoder = FrameDecoder(max_body=100, max_items=1)
     with pytest.raises(ProtocolError, match="a frame announces 1 items in 101 bytes"):
         decoder.feed(header(kind=Kind.LAUNCH, n=1, length=101))
-    with pytest.raises(ProtocolError, match="a frame claims 2 items in 90 bytes"):
+    with pytest.raises(ProtocolError, match="a frame announces 2 items in 90 bytes"):
         FrameDecoder(max_items=1).feed(header(n=2, length=90))
     decoder = FrameDecoder(max_body=0, max_items=0)
     decoder.bound(max_body=200, max_items=1)

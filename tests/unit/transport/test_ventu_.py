@@ -330,7 +330,7 @@ def test_more_than_one_message_for_a_batch_is_refused():
 
 def test_a_length_that_is_too_large_is_refused_when_it_is_read():
     exchange, _ = asked([b"a"])
-    with pytest.raises(ProtocolError, match="claims 1048577 bytes, and may have 1048576"):
+    with pytest.raises(ProtocolError, match="announces 1048577 bytes, and may have 1048576"):
         feed(exchange, (MOST + 1).to_bytes(4, "big"))
 
 
