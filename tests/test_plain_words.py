@@ -1,9 +1,14 @@
-"""A sentence in the sources begins with the thing itself or an imperative, as far as the list has come."""
+"""Sentences in the sources begin with the thing itself or an imperative, and texts for users have the field's words."""
 
 from __future__ import annotations
 
 from layer_rules import forget_parsed, read_tree
-from plain_words import lowered, objections, pointing, read_list
+from plain_words import forbidden_words, lowered, objections, pointing, read_list
+
+
+def test_a_text_that_a_user_reads_has_the_words_of_the_field():
+    found = forbidden_words(read_tree())
+    assert not found, "\n".join([f"{len(found)} forbidden words in texts for users:", *found])
 
 
 def test_no_more_sentences_than_the_list_allows_begin_with_a_word_that_only_points():
@@ -51,3 +56,29 @@ def test_the_list_is_kept_from_both_sides_and_only_lowered():
     ]
     assert lowered(tree, allowed) == {"a.py": 2}
     assert lowered(tree, {"a.py": 1}) == {"a.py": 1}
+
+
+def test_a_forbidden_word_is_found_in_each_kind_of_text_and_nowhere_else():
+    errors = 'class Full(Exception):\n    """The door is closed.\n\n    Who asks again waits.\n    """'
+    for source, found in {
+        'log.info("gone: %s", x)': ["a.py:1: gone: 'gone: %s'"],
+        'self.log.error(f"{x} goes\u0020on")': ["a.py:1: goes on: '{} goes on'"],
+        'raise ValueError(\n    "nobody "\n    "says it")': [
+            "a.py:2: nobody: 'nobody says it'",
+            "a.py:2: says: 'nobody says it'",
+        ],
+        "e = Full(f\"{'so many' if x else y}\")": ["a.py:1: so many: 'so many'"],
+        'x: int = option(1, "none: off")': ["a.py:1: none:: 'none: off'"],
+        'p.add_argument("--ask", help="whom to ASK")': ["a.py:1: whom: 'whom to ASK'", "a.py:1: ask: 'whom to ASK'"],
+        'return app.refuse(400, "come later")': ["a.py:1: come: 'come later'"],
+        'CounterMetricFamily("n", "Items told.")': ["a.py:1: told: 'Items told.'"],
+        'x = "nobody"\nf("gone")\n"""Who is told."""\nlog.info("replaced, besides, place-id, outcome")': [],
+        'log.info("%s", tables["place"])': [],
+    }.items():
+        assert forbidden_words({"a.py": source, "errors.py": errors}) == [
+            *found,
+            "errors.py:2: door: 'The door is closed.'",
+        ], source
+    assert forbidden_words({"m/job_metrics.py": 'HELP = {"n": "Jobs in hand."}'}) == [
+        "m/job_metrics.py:1: in hand: 'Jobs in hand.'"
+    ]
