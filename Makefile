@@ -59,7 +59,7 @@ $(VENV)/.demo-burst: pyproject.toml examples/burst/requirements.txt | $(BIN)/pip
 	touch $@
 
 demo-external: $(VENV)/.demo-external  ## workers in Python and Node that attach to a server: one is killed, one comes, one leaves, every answer is right
-	@cd examples/external_workers && exec ../../$(BIN)/python demo.py
+	@cd examples/remote_worker_socket && exec ../../$(BIN)/python demo.py
 
 $(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e .
@@ -110,7 +110,7 @@ night:  ## coverage, the sources without shared memory, the optimised build, lon
 
 # As on a system that has none: but for the tests of it, which ask for some.
 night-sources: bytecode
-	PENSTOCK_SLAB_BYTES=0 $(TESTS) -m 'not soak' $(PROGRAMS)
+	PENSTOCK_SHM_BYTES=0 $(TESTS) -m 'not soak' $(PROGRAMS)
 
 night-compiled: compiled bytecode
 	PYTHONPATH=$(CURDIR)/build/compiled $(TESTS) -m 'not soak' tests bench

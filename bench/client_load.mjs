@@ -18,7 +18,7 @@ const plan = {
   clients: 1,
   callers: 50,
   flow_control: true,
-  retry_unsafe: false,
+  retry_non_idempotent: false,
   requests: 0,
   warmup: 0,
   seconds: 0,
@@ -35,7 +35,7 @@ if (!plan.flow_control) {
   });
 }
 
-const options = { retryUnsafe: plan.retry_unsafe, maxConcurrency: MOST };
+const options = { retryUnsafe: plan.retry_non_idempotent, maxConcurrency: MOST };
 const clients = Array.from({ length: plan.clients }, () => new Client(plan.url, options));
 const errors = {};
 let next = 0;

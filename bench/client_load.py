@@ -91,7 +91,7 @@ class StillLimit(FlowLimit):
 
 def make_client(plan: Plan) -> AsyncClient:
     """A client; one without flow control is no option of the client, so its limit is exchanged here."""
-    client = AsyncClient(plan.url, retry_unsafe=plan.retry_unsafe)
+    client = AsyncClient(plan.url, retry_non_idempotent=plan.retry_unsafe)
     if not plan.flow_control:
         sender = client._core.sender
         sender._limit = sender._gate._limit = StillLimit(sender._options.max_concurrency)
@@ -151,7 +151,7 @@ class Load:
             right=self._right,
             wrong=self._wrong,
             errors=dict(self._errors),
-            tries=sum(client.stats.tries for client in self._clients),
+            tries=sum(client.stats.attempts for client in self._clients),
             seconds=time.monotonic(),
             cpu_seconds=time.process_time(),
         )

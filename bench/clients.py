@@ -114,7 +114,7 @@ def capacity(server: Server) -> float:
 def subjects(build: Build) -> tuple[Subject, Subject]:
     """The server that is full, and that in chaos."""
     common = {"worker_mark": "penstock.worker", "build": build, "exchange": ONE}
-    slow = penstock_command("client_services:slow", "--max-queued", str(MOST_QUEUED))
+    slow = penstock_command("client_services:slow", "--max-in-flight", str(MOST_QUEUED))
     return (
         Subject("slow", slow, **common),
         Subject("chaos", penstock_command("client_services:quick", "--chaos", CHAOS), **common),

@@ -44,11 +44,11 @@ def fitted(table: Any) -> ps.Features:
     """The feature spec of the bench, fitted on a table of these columns."""
     return ps.Features(
         {
-            "age": f.Numeric(scale="standard", missing=f.MEAN),
+            "age": f.Numeric(scale="standard", fill_value=f.MEAN),
             "educ": f.Hashed(buckets=4, one_hot=True),
             "occupation": f.Vocabulary(max_size=50),
         },
-        join="x",
+        concat_into="x",
     ).fit(table)
 
 
@@ -57,5 +57,11 @@ def save(path: Path) -> ps.Features:
     torch.manual_seed(0)
     table = rows(1000)
     features = fitted(table)
-    ps.export.save(Rounded(features.sizes["occupation"]), path, features=features, probes=table[:16], check=table[16:])
+    ps.export.save(
+        Rounded(features.sizes["occupation"]),
+        path,
+        features=features,
+        reference_rows=table[:16],
+        validation_data=table[16:],
+    )
     return features

@@ -3,7 +3,7 @@
 Like `echo.py`, everything is at its defaults.  What is measured is what the door costs beside a worker of ours: the
 checks of what a worker says that nobody here has started.
 
-    penstock serve external_echo:service --external-workers echo.sock
+    penstock serve external_echo:service --remote-worker-socket echo.sock
     penstock worker echo:Echo --connect echo.sock
 """
 
@@ -11,4 +11,4 @@ from __future__ import annotations
 
 import penstock as ps
 
-service = ps.Service(ps.external("echo", batch=ps.Batch(), item=list[float], result=list[float]), name="echo")
+service = ps.Service(ps.remote("echo", batch=ps.Batch(), item=list[float], result=list[float]), name="echo")

@@ -2,7 +2,7 @@
 
     python bench/hold.py                               # 300 cases for 1, 2 and 4 workers
     python bench/hold.py --workers 1 --cases 50        # a first look
-    python bench/hold.py --policy 1:0.1                # a fixed policy in its place: max_wait a, max_gap 0.1 a
+    python bench/hold.py --policy 1:0.1                # a fixed policy in its place: max_wait a, max_idle_gap 0.1 a
     python bench/hold.py --policy module:function      # a queue of one's own: function(case) makes it
     python bench/hold.py --only-case 1:2:17            # one case, every policy
 

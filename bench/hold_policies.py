@@ -1,7 +1,7 @@
 """The policies that the simulator compares, by their names, and the queues that they make.
 
 `auto` is the policy under test, `0` never waits.  `0.5` is a `max_wait` of half of a case's `a`, and `1:0.1` one of `a`
-with a `max_gap` of a tenth of it.  `module:function` names a function that is given the case and returns a queue.
+with a `max_idle_gap` of a tenth of it.  `module:function` names a function that is given the case and returns a queue.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def queue_maker(name: str, tick: float = TIMER_TICK_SECONDS) -> Callable[[Case],
             first, _, second = name.partition(":")
             wait = float(first) * case.a
             gap = float(second) * case.a if second else None
-        policy = Batch(max_size=case.max_size, max_wait=wait, max_gap=gap)
+        policy = Batch(max_size=case.max_size, max_wait=wait, max_idle_gap=gap)
         return BatchQueue(policy, workers=case.workers, timer_step=tick)
 
     return make
@@ -56,4 +56,4 @@ def policy_words(name: str) -> str:
     if not name[0].isdigit():
         return name
     wait, _, gap = name.partition(":")
-    return "max_wait 0" if wait == NEVER else f"max_wait {wait} a" + (f", max_gap {gap} a" if gap else "")
+    return "max_wait 0" if wait == NEVER else f"max_wait {wait} a" + (f", max_idle_gap {gap} a" if gap else "")

@@ -84,7 +84,9 @@ def throughput(store: str) -> Callable[[Setting], Values]:
         check_succeeded(jobs)
         after = floor_seen(setting, store)
         floor = (before.jobs + after.jobs) / (before.seconds + after.seconds)
-        rate = len(jobs) / (max(job.ended or 0.0 for job in jobs) - min(job.history[0].claimed for job in jobs))
+        rate = len(jobs) / (
+            max(job.finished_at or 0.0 for job in jobs) - min(job.attempts[0].started_at for job in jobs)
+        )
         return {
             "jobs/s": rate,
             "jobs/s of the floor": floor,
@@ -127,7 +129,7 @@ def fairness(setting: Setting) -> Values:
         wait_empty(url)
     jobs = all_jobs(url)
     check_succeeded(jobs)
-    return {"jobs of the busier of two": largest_share([job.history[-1].holder for job in jobs])}
+    return {"jobs of the busier of two": largest_share([job.attempts[-1].consumer_id for job in jobs])}
 
 
 def beside_http(setting: Setting) -> Values:
@@ -164,7 +166,7 @@ def jobs_done(url: str, meanwhile: Callable[[], object]) -> float:
         meanwhile()
         found = queue.stats()
         seconds = time.monotonic() - begin
-    if not found.waiting:
+    if not found.queued:
         raise ServerFailed("the backlog of jobs was too short")
     return (found.succeeded - before) / seconds
 
@@ -173,7 +175,9 @@ def idle(store: str) -> Callable[[Setting], Values]:
     """A scene: a consumer whose queue is empty."""
 
     def play(setting: Setting) -> Values:
-        with consumer("no_op", setting.place(store), "--poll", str(POLL_SECONDS), build=setting.build) as process:
+        with consumer(
+            "no_op", setting.place(store), "--poll-interval", str(POLL_SECONDS), build=setting.build
+        ) as process:
             time.sleep(2.0)  # what a start does is over
             before, begin = process.cpu_seconds()[0], time.monotonic()
             time.sleep(IDLE_SECONDS)
@@ -188,7 +192,7 @@ def reclaim(store: str) -> Callable[[Setting], Values]:
 
     def play(setting: Setting) -> Values:
         url = setting.place(store)
-        flags = ("--lease", str(LEASE_SECONDS), "--poll", str(POLL_SECONDS))
+        flags = ("--lease", str(LEASE_SECONDS), "--poll-interval", str(POLL_SECONDS))
         with (
             consumer("short", url, *flags, build=setting.build) as first,
             consumer("short", url, *flags, build=setting.build),
@@ -202,7 +206,10 @@ def reclaim(store: str) -> Callable[[Setting], Values]:
         jobs = all_jobs(url)
         check_succeeded(jobs)
         later = [
-            after.claimed - killed for job in jobs for before, after in pairwise(job.history) if before.cause == "lost"
+            after.started_at - killed
+            for job in jobs
+            for before, after in pairwise(job.attempts)
+            if before.cause == "lost"
         ]
         if not later:
             raise ServerFailed("the consumer that was killed held no job")
@@ -233,7 +240,7 @@ def consumer_of_paused(setting: Setting, service: str, url: str) -> Iterator[Con
 def wait_empty(url: str) -> None:
     """Return when nothing is scheduled, waiting or leased."""
     with connect(url) as queue:
-        wait_until(lambda: not ((seen := queue.stats()).scheduled or seen.waiting or seen.leased))
+        wait_until(lambda: not ((seen := queue.stats()).scheduled or seen.queued or seen.running))
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -1,6 +1,6 @@
 """The services of the bench of the job queue.
 
-penstock work job_services:no_op --queue sqlite:///q.db
+penstock consume job_services:no_op --queue-url sqlite:///q.db
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def save(path: Path, rows: int, width: int, *, outside: bool) -> float:
         offloaded,
         path,
         features=features,
-        probes=probes,
+        reference_rows=probes,
         batch=ps.Batch(max_size=BATCH),
         outside=["user"] if outside else (),
         inline_limit=2**31,

@@ -194,7 +194,7 @@ class Server:
             new_notes(self._notes)
             variables[NOTES_VARIABLE] = str(self._notes)
         if subject.outside:
-            path = variables["PENSTOCK_EXTERNAL_WORKERS"] = str(Path(self._folder.name, "workers.sock"))
+            path = variables["PENSTOCK_REMOTE_WORKER_SOCKET"] = str(Path(self._folder.name, "workers.sock"))
             commands.append(["-m", "penstock.cli.main", "worker", subject.outside, "--connect", path])
         self._processes = [self._start(command, variables) for command in commands]
 

@@ -26,7 +26,7 @@ from layer_rules import FRONT, LEVELS, Graph, Tree, import_graph, layer_of, read
 from penstock.core.item import OFFER, SEND, ItemState
 from penstock.core.moves import IllegalMove, Move
 from penstock.jobs.rules import job_states
-from penstock.jobs.rules.attempts import Cause, judge
+from penstock.jobs.rules.attempts import FailureCause, judge
 from penstock.jobs.rules.job_states import JobState
 from penstock.runtime import slot_states
 from penstock.runtime.slot_states import SlotState
@@ -116,8 +116,8 @@ def slot_moves() -> list[Row]:
 
 def causes_of_ends() -> tuple[list[str], list[str], list[str]]:
     """The causes by which an attempt may end its run, by which the job rests, and by which it waits again at once."""
-    lasts = [c for c in Cause if judge({c: 99}, c, alone=True, backoff=1, draw=1).dead]
-    goes_on = {c: judge({}, c, alone=True, backoff=1, draw=1) for c in Cause if c is not Cause.LOST}  # a claim finds it
+    lasts = [c for c in FailureCause if judge({c: 99}, c, alone=True, backoff=1, draw=1).dead]
+    goes_on = {c: judge({}, c, alone=True, backoff=1, draw=1) for c in FailureCause if c is not FailureCause.LEASE_EXPIRED}  # a claim finds it
     rests = [c for c, judged in goes_on.items() if judged.rest]
     return lasts, rests, [c for c, judged in goes_on.items() if not judged.rest and not judged.dead]
 
@@ -136,7 +136,7 @@ def job_moves() -> list[Row]:
         job_states.EXPIRE: "its deadline has passed",
         job_states.RETRY: "somebody asks",
     }
-    return _with_causes(job_states.MOVES, JobState, why, taken_again=f"{Cause.LOST}, its lease ran out")
+    return _with_causes(job_states.MOVES, JobState, why, taken_again=f"{FailureCause.LEASE_EXPIRED}, its lease ran out")
 
 
 def task_moves() -> list[Row]:

@@ -56,7 +56,7 @@ next one comes while the loop sleeps, and ends it.
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
-if os.environ.get("PENSTOCK_SLAB_BYTES") == "0":
+if os.environ.get("PENSTOCK_SHM_BYTES") == "0":
     # `make night-sources`: programs take it from there, services in this process read no variables.
     from penstock.core import slab_sizes
 

@@ -21,7 +21,7 @@ from penstock.jobs.consumer import Consumer
 from penstock.jobs.store import NewJob
 from penstock.jobs.stores.memory_store import MemoryStore
 from penstock.jobs.work_options import WorkOptions
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.testing.virtual_clock import VirtualClock, rest
 from penstock.transfer.transfers import Downloaded
 
@@ -138,7 +138,7 @@ def fake_service(target=None, name="double", workers=1, max_size=None, concurren
         workers=workers,
         batch=batch,
         concurrency=concurrency,
-        options=StageOptions(max_batches=max_batches),
+        options=StageOptions(max_in_flight_batches=max_batches),
         examples=(),
         external=None,
         signature=lambda: types,
@@ -152,7 +152,7 @@ def fake_service(target=None, name="double", workers=1, max_size=None, concurren
 def outside_service(*, max_size=None, **how):
     """A service whose only stage has workers from outside; `how` is what `penstock.external` takes."""
     batch = Batch(max_size=max_size) if max_size else None
-    return service_of([external("out", batch=batch, **how)], "outside")
+    return service_of([remote("out", batch=batch, **how)], "outside")
 
 
 def service_of(stages, name="several"):

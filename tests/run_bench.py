@@ -8,7 +8,7 @@ from penstock.hosting.host_clock import HostClock
 from penstock.training.memory_tasks import KeptTasks, MemoryTasks
 from penstock.training.one_task import TaskWork
 from penstock.training.patience import Patience
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.run_options import RunOptions
 from penstock.training.task_store import RunPlan
 from penstock.training.telling import Telling
@@ -59,7 +59,7 @@ class Bench:
         self.kept = KeptTasks() if kept is None else kept
         self.store = MemoryTasks(HostClock(self.now, self.now, "boot"), self.kept)
         if plan is not None:
-            self.store.plan(RunPlan({TaskKind(kind): tasks for kind, tasks in plan.items()}, publish_to))
+            self.store.plan(RunPlan({Phase(kind): tasks for kind, tasks in plan.items()}, publish_to))
         self.options = RunOptions(**options)
         self.shown = FakeShown()
         self.telling = Telling(self.shown, self.store.progress, now=self.now)
@@ -83,13 +83,13 @@ class Bench:
         return MemoryTasks(HostClock(self.now, self.now, "boot"), self.kept)
 
     def claim(self, *kinds, store=None):
-        kinds = [TaskKind(kind) for kind in kinds] or list(TaskKind)
-        return (store or self.other()).claim(kinds, lease=self.options.lease, attempts=self.options.attempts)
+        kinds = [Phase(kind) for kind in kinds] or list(Phase)
+        return (store or self.other()).claim(kinds, lease=self.options.lease, attempts=self.options.max_attempts)
 
     def work(self, store=None, **functions):
         store = store or self.store
         patience = Patience(60.0, self.telling.note, now=self.now, sleep=self.sleep)
-        calls = {TaskKind(kind): function for kind, function in functions.items()}
+        calls = {Phase(kind): function for kind, function in functions.items()}
         tasks = TaskWork(
             store, calls, self.options, telling=self.telling, patience=patience, renew=self.renew
         )  # fmt: skip

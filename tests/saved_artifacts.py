@@ -13,10 +13,10 @@ import numpy as np
 from penstock.artifact.drafting import Draft
 from penstock.artifact.manifest import BatchEntry, GraphEntry
 from penstock.artifact.recorded import Recorded
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from tiny_artifacts import ROWS, features, model
 
-ANSWERED = (Tensor("probability", "float32"),)
+ANSWERED = (TensorSpec("probability", "float32"),)
 
 
 def recorded(rows: list[dict[str, Any]] = ROWS, **outputs: np.ndarray) -> Recorded:

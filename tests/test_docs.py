@@ -17,7 +17,7 @@ folder of their own:
                               ``haproxy``
     <!-- fails -->            run its one line, whose exit status is 1
     <!-- fails: TEXT -->      likewise; TEXT is in the last line that it writes to standard error
-    <!-- work: ARGS -->       `penstock work ARGS` in the background, until it works
+    <!-- work: ARGS -->       `penstock consume ARGS` in the background, until it works
     <!-- kill -->             once a job has succeeded, that one and its workers are killed
     <!-- metrics -->          lines that stand in the answer to the `curl` before
 
@@ -65,7 +65,7 @@ from penstock import embeddings as ps_embeddings
 from penstock import errors as ps_errors
 from penstock import jobs as ps_jobs
 from penstock import stages as ps_stages
-from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ProbesEntry, TableEntry
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ReferenceEntry, TableEntry
 from penstock.artifact.publishing import publish_artifact
 from penstock.cli import queue_url
 from penstock.cli.config_files.keda_object import ScalingDescription, scaled_object
@@ -79,14 +79,14 @@ from penstock.core.state import State
 from penstock.embeddings.shards import Shard
 from penstock.embeddings.training_store import TrainingStore
 from penstock.errors import REFUSAL_REASONS
-from penstock.features.kinds import Kind
-from penstock.features.tensors import Tensor
+from penstock.features.kinds import Feature
+from penstock.features.tensors import TensorSpec
 from penstock.hosting import fault_points
 from penstock.hosting.fault_log import FaultLog
 from penstock.hosting.service_metrics import ENDINGS
-from penstock.jobs.job import Attempt, Job, JobProblem, Stats
+from penstock.jobs.job import Attempt, AttemptError, Job, Stats
 from penstock.jobs.job_metrics import JobCollector
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.stores import urls
 from penstock.jobs.submitting import JobQueue
@@ -97,7 +97,7 @@ from penstock.server.app import App
 from penstock.server.pages import jobs_document
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 from penstock.testing.virtual_clock import VirtualClock
-from penstock.training.run_status import HolderStatus, KindStatus, RunState, RunStatus, TroubleStatus
+from penstock.training.run_status import PhaseStatus, RunState, RunStatus, TaskError, WorkerStatus
 from tiny_artifacts import ITEM, USER, write_artifact, write_tables
 
 ROOT = Path(__file__).parents[1]
@@ -314,7 +314,7 @@ class Reader:
         assert block.argument in done.stderr.rstrip().rpartition("\n")[2], done.stderr
 
     def do_work(self, block: Block) -> None:
-        assert block.text.strip() == f"penstock work {block.argument}"
+        assert block.text.strip() == f"penstock consume {block.argument}"
         command = [str(PENSTOCK), "work", *shlex.split(block.argument)]
         self.consumer = MarkedProgram(command, self.folder, self.environ)
         self.stack.callback(self.consumer.destroy)
@@ -491,7 +491,7 @@ def unknown_flags(line: str, command: re.Match[str] | None) -> set[str]:
     """The flags in a line of code that no command of ours has, or not the one that the line calls."""
     if not line.startswith(
         (
-            *("penstock serve", "penstock work", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
+            *("penstock serve", "penstock consume", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
             *("ExecStart=", "--"),
         )
     ):
@@ -626,9 +626,9 @@ def test_the_reference_has_every_argument_of_a_stage():
 def test_the_reference_has_every_argument_of_an_external_stage():
     text = sections(DOCS / "reference" / "python.md", 3)["external"]
     (call,) = re.findall(r"^`ps\.external\(([^)]+)\)`", text, re.MULTILINE)
-    assert re.split(r",\s+(?:\*, )?", call) == list(inspect.signature(ps.external).parameters)
+    assert re.split(r",\s+(?:\*, )?", call) == list(inspect.signature(ps.remote).parameters)
     first_cells = "".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
-    assert set(re.findall(r"`(\w+)`", first_cells)) == set(inspect.signature(ps.external).parameters)
+    assert set(re.findall(r"`(\w+)`", first_cells)) == set(inspect.signature(ps.remote).parameters)
 
 
 def test_the_reference_has_every_public_name():
@@ -647,7 +647,7 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
     told = sections(page, 3)
     text = page.read_text()
     methods = {n: m for n, m in vars(JobQueue).items() if inspect.isfunction(m) and not n.startswith("_")}
-    for_other_doors = {"watch", "watch_result", "see_out", "look", "stored_result"}
+    for_other_doors = {"watch", "result_poller", "see_out", "look", "raw_result"}
     for_all = {"connect", "connect_async", "Job", "JobQueue", "AsyncJobQueue"}
     assert for_all <= set(re.findall(r"\bjobs\.(\w+)", text)) | {"Job"}
     classes = set(ps_jobs.__all__) - for_all
@@ -659,7 +659,7 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
             assert argument == "self" or argument in told[f"JobQueue.{name}"], (name, argument)
     assert classes - {"JobError"} == set(re.findall(r"^\| `(\w+)` \|", told["Errors"], re.MULTILINE))
     named = set(re.findall(r"`(\w+)`", told["Job"]))
-    assert {*Job.__struct_fields__, *Attempt.__struct_fields__, *JobProblem.__struct_fields__} <= named
+    assert {*Job.__struct_fields__, *Attempt.__struct_fields__, *AttemptError.__struct_fields__} <= named
     assert set(JobState) <= named
     assert set(Stats.__struct_fields__) - set(JobState) <= set(re.findall(r"`(\w+)`", told["JobQueue.stats"]))
     assert [scheme for scheme in urls.SCHEMES if f"`{scheme}://" not in text] == []
@@ -710,7 +710,7 @@ def test_the_reference_has_every_option_call_error_and_number_of_the_typescript_
     bases = dict(
         re.findall(r"^export class (\w+) extends (\w+)", sources["errors"] + sources["job-errors"], re.MULTILINE)
     )
-    assert bases.keys() - {"EndedWithoutResult"} <= named
+    assert bases.keys() - {"JobNotSucceeded"} <= named
     assert bases.pop("PenstockError") == "Error"
     for name, base in bases.items():
         assert getattr(ps_errors, name).__bases__[0].__name__ == base
@@ -780,7 +780,7 @@ def arguments_of(function: Callable[..., object]) -> str:
 def test_the_reference_has_every_kind_of_feature_and_every_option_with_its_default():
     told = sections(DOCS / "reference" / "features.md", 3)
     shared = set(re.findall(r"`(\w+)`", told["Options of kinds with ids"]))
-    for kind in get_args(Kind):
+    for kind in get_args(Feature):
         call = re.search(rf"`f\.{kind.__name__}\(([^`]*)\)`", told[kind.__name__])[1]
         shown = dict(part.partition("=")[::2] for part in call.split(", "))
         options = {option.name: option.default for option in dataclasses.fields(kind)}
@@ -836,7 +836,7 @@ def test_the_reference_has_every_call_of_a_run_with_its_arguments():
 
 def test_the_reference_has_every_key_of_the_status_of_a_run():
     told = set(re.findall(r"`(\w+)`", chapter(DOCS / "reference" / "commands.md", "penstock training")))
-    for kind in (RunStatus, KindStatus, HolderStatus, TroubleStatus):
+    for kind in (RunStatus, PhaseStatus, WorkerStatus, TaskError):
         assert set(kind.__struct_fields__) <= told, kind
     assert set(RunState) <= told
 
@@ -849,7 +849,7 @@ def test_the_reference_has_every_file_and_every_field_of_an_artifact(tmp_path):
     folders = {f"tables/{table.name}/": "tables/NAME/" for table in (USER, ITEM)}
     shown = {str(name) if len(name.parts) < 3 else f"{name.parent}/" for name in names}
     assert {folders.get(name, name) for name in shown} <= told
-    for kind in (Manifest, FileEntry, GraphEntry, BatchEntry, ProbesEntry, Tensor, TableEntry, Lookup, Shard):
+    for kind in (Manifest, FileEntry, GraphEntry, BatchEntry, ReferenceEntry, TensorSpec, TableEntry, Lookup, Shard):
         assert set(kind.__struct_fields__) <= told, kind
 
 
@@ -1044,8 +1044,11 @@ def test_a_stale_picture_is_caught_and_drawn_anew(tmp_path, capsys):
 
 def test_every_cause_of_an_attempts_end_is_in_the_picture_of_a_job():
     ends, rests, at_once = pictures.causes_of_ends()
-    assert set(ends) | set(rests) | set(at_once) == set(Cause)
-    assert (ends, at_once) == ([cause for cause in Cause if cause is not Cause.RELEASED], [Cause.RELEASED])
+    assert set(ends) | set(rests) | set(at_once) == set(FailureCause)
+    assert (ends, at_once) == (
+        [cause for cause in FailureCause if cause is not FailureCause.RELEASED],
+        [FailureCause.RELEASED],
+    )
 
 
 def test_every_move_of_a_worker_is_drawn():

@@ -22,19 +22,19 @@ NAMES = {
 
 STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, concurrency=None, "
-    "prefetch=None, max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, "
+    "prefetch=None, max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, "
     "bisect=True, retry=True)"
 )
 EXTERNAL = (
     "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "
-    "max_batches=None, max_queued=None, timeout=None, abandon_after='auto', recycle_after=30.0, retry=True, "
+    "max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, retry=True, "
     "examples=())"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, tenant='')"
 
 # A change here is a change for everybody who uses the project: it wants a line of news.
 SIGNATURES = {
-    "Batch": "(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True)",
+    "Batch": "(max_size=32, max_wait='auto', max_idle_gap=None, delay_when_idle=True)",
     "ArtifactInvalid": "(message='', *, file='')",
     "Cancelled": "(message='')",
     "ConfigError": "(message='')",
@@ -49,7 +49,7 @@ SIGNATURES = {
     "Features.fit": "(table)",
     "Features.from_json": "(text)",
     "Features.item_type": "()",
-    "Features.rows_of": "(table)",
+    "Features.to_rows": "(table)",
     "Features.tf_dataset": "(table, label=None, batch_size=32)",
     "Features.tf_encode": "(tensors)",
     "Features.to_json": "()",
@@ -93,7 +93,7 @@ SIGNATURES = {
     "export.rollback": "(model_dir, to=None)",
     "export.save": (
         "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
-        "batch=Batch(max_size=32, max_wait='auto', max_gap=None, hold_after_idle=True), "
+        "batch=Batch(max_size=32, max_wait='auto', max_idle_gap=None, delay_when_idle=True), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, "
         "outside=(), shard_bytes=536870912, metadata=None)"
     ),
@@ -231,14 +231,14 @@ def loaded_by(statement):
 
 FINISHED_RUN = """
 import contextlib, penstock, tempfile
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import RunPlan
 with tempfile.TemporaryDirectory() as folder:
     with contextlib.closing(SqliteTasks(folder + "/run.db")) as store:
-        store.plan(RunPlan({TaskKind.TRAIN: [1]}, folder + "/models"))
+        store.plan(RunPlan({Phase.TRAIN: [1]}, folder + "/models"))
         for kind in ("train", "save"):
-            store.finish(store.claim([TaskKind(kind)], lease=30.0, attempts=1).hold, 4)
+            store.finish(store.claim([Phase(kind)], lease=30.0, attempts=1).hold, 4)
     run = penstock.training.Run(folder, publish_to=folder + "/models")
     run.plan(train=[1])
     assert run.work(train=abs, save=dict) == 4

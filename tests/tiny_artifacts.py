@@ -16,7 +16,7 @@ from penstock.artifact.recorded import Recorded, RecordedRows
 from penstock.embeddings.rules import init, zeros
 from penstock.embeddings.shards import write_shards
 from penstock.embeddings.training_store import TableShape
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 ROWS = [
     {"age": 32, "educ": 17, "occupation": 2},
@@ -32,10 +32,10 @@ def features() -> f.Features:
     return f.Features(
         {
             "age": f.Numeric(scale="standard"),
-            "educ": f.Numeric(scale="minmax", missing=f.MEAN),
+            "educ": f.Numeric(scale="minmax", fill_value=f.MEAN),
             "occupation": f.Vocabulary(values=("1", "2", "3", "4", "5")),
         },
-        join="x",
+        concat_into="x",
     ).fit(ROWS)
 
 
@@ -147,21 +147,21 @@ def write_tables(
         [("score", "float32", ("n",))],
     )
     given = {tensor.name: tensor for tensor in spec.inputs}
-    looked_up = [Tensor("ids_0_0", "int64"), Tensor("ids_1_0", "int64")]
+    looked_up = [TensorSpec("ids_0_0", "int64"), TensorSpec("ids_1_0", "int64")]
     fed = [
-        Tensor("rows_0", "float32", (2,)),
-        Tensor("places_0_0", "int64"),
-        Tensor("rows_1", "float32", (2,)),
-        Tensor("places_1_0", "int64"),
+        TensorSpec("rows_0", "float32", (2,)),
+        TensorSpec("places_0_0", "int64"),
+        TensorSpec("rows_1", "float32", (2,)),
+        TensorSpec("places_1_0", "int64"),
     ]
     outputs = {"score": table_model(**inputs, scale=scale)}
     rows = [(USER, [(USERS, user_rows(USERS, scale))]), (ITEM, [(np.arange(4), item_rows(scale))])]
     graphs = [
         (ids, GraphEntry("onnx", "ids.onnx", (given["user"],), tuple(looked_up), "ids")),
-        (model, GraphEntry("onnx", "model.onnx", (given["age"], *fed), (Tensor("score", "float32"),))),
+        (model, GraphEntry("onnx", "model.onnx", (given["age"], *fed), (TensorSpec("score", "float32"),))),
     ]
     recorded = Recorded(
-        spec.rows_of(TABLE_ROWS),
+        spec.to_rows(TABLE_ROWS),
         inputs,
         outputs,
         {"ids_0_0": inputs["user"], "ids_1_0": inputs["user"] % 5},
@@ -194,10 +194,10 @@ def write_wide(path: Path, size: int, *, shard_bytes: int = 2**26) -> str:
         [("rows_0", "float32", ("rows", WIDE)), ("places_0_0", "int64", ("n",))],
         [("row", "float32", ("n", WIDE))],
     )
-    fed = (Tensor("rows_0", "float32", (WIDE,)), Tensor("places_0_0", "int64"))
+    fed = (TensorSpec("rows_0", "float32", (WIDE,)), TensorSpec("places_0_0", "int64"))
     graphs = [
-        (ids, GraphEntry("onnx", "ids.onnx", spec.inputs, (Tensor("ids_0_0", "int64"),), "ids")),
-        (model, GraphEntry("onnx", "model.onnx", fed, (Tensor("row", "float32", (WIDE,)),))),
+        (ids, GraphEntry("onnx", "ids.onnx", spec.inputs, (TensorSpec("ids_0_0", "int64"),), "ids")),
+        (model, GraphEntry("onnx", "model.onnx", fed, (TensorSpec("row", "float32", (WIDE,)),))),
     ]
     recorded = Recorded(
         asked,
@@ -248,7 +248,7 @@ def _write_with_tables(
             features=spec,
             probes=recorded,
             graphs=[entry for _, entry in graphs],
-            batch=BatchEntry(max_size=32, max_wait=0.0, max_gap=None),
+            batch=BatchEntry(max_size=32, max_wait=0.0, max_idle_gap=None),
             tolerance=(1e-5, 1e-5),
             classes=None,
             libraries={},
@@ -272,14 +272,14 @@ def _write(
     max_size: int = 32,
     run: str | None = None,
 ) -> str:
-    tensors = tuple(Tensor(key, array.dtype.name, array.shape[1:]) for key, array in outputs.items())
+    tensors = tuple(TensorSpec(key, array.dtype.name, array.shape[1:]) for key, array in outputs.items())
     with new_artifact(path, name=name) as draft:
         (draft.folder / "model.onnx").write_bytes(content)
         draft.finish(
             features=spec,
-            probes=Recorded(spec.rows_of(rows), spec.encode(rows), outputs),
+            probes=Recorded(spec.to_rows(rows), spec.encode(rows), outputs),
             graphs=[GraphEntry("onnx", "model.onnx", spec.inputs, tensors)],
-            batch=BatchEntry(max_size=max_size, max_wait=0.0, max_gap=None),
+            batch=BatchEntry(max_size=max_size, max_wait=0.0, max_idle_gap=None),
             tolerance=(1e-5, 1e-5),
             classes=None,
             libraries={"numpy": np.__version__},

@@ -197,7 +197,7 @@ async def _run_async(rig: Rig) -> None:
         except (errors.PenstockError, asyncio.CancelledError) as error:
             rig.answers[place] = error
 
-    async with asyncio.timeout(PATIENCE_SECONDS), AsyncClient(rig.url, world=rig.world, **rig.options) as client:
+    async with asyncio.timeout(PATIENCE_SECONDS), AsyncClient(rig.url, _deps=rig.world, **rig.options) as client:
         tasks = [asyncio.create_task(one(place, call, client)) for place, call in enumerate(rig.vector["calls"])]
         for task, call in zip(tasks, rig.vector["calls"], strict=True):
             if "cancel_at" in call:

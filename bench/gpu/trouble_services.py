@@ -129,7 +129,7 @@ class Hold(ps.Stage):
 
 
 # Without `retry`: an item that hangs would hang once more, and take another worker with it.
-hold = ps.Service(ps.stage(Hold, recycle_after=0, timeout=0.5, retry=False), name="hold")
+hold = ps.Service(ps.stage(Hold, unhealthy_after=0, timeout=0.5, retry=False), name="hold")
 
 
 # -- the devices that a worker sees -----------------------------------------------------------------------------------

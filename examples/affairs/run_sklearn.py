@@ -21,11 +21,11 @@ rows, held_out = survey()
 # Fitted on all the rows, in each process: coefficients can be averaged only where they are of the same columns.
 features = ps.Features(
     {
-        "age": f.Numeric(scale="standard", missing=f.MEAN),
-        "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
-        "occupation": f.Vocabulary(max_size=50, one_hot=True, missing=f.EMPTY),
+        "age": f.Numeric(scale="standard", fill_value=f.MEAN),
+        "educ": f.Hashed(buckets=4, one_hot=True, fill_value=f.EMPTY),
+        "occupation": f.Vocabulary(max_size=50, one_hot=True, fill_value=f.EMPTY),
     },
-    join="x",
+    concat_into="x",
 ).fit(rows)
 run = ps.training.Run(sys.argv[1], publish_to=sys.argv[2], lease=5.0)
 

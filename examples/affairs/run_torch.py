@@ -25,7 +25,7 @@ run = ps.training.Run(sys.argv[1], publish_to=sys.argv[2], lease=5.0)
 def train(model: torch.nn.Module) -> None:
     """Train for five epochs, from where the newest checkpoint ends."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
-    begin, newest = 0, run.latest()
+    begin, newest = 0, run.latest_checkpoint()
     if newest is not None:
         state = torch.load(newest / "state.pt", weights_only=True)
         model.load_state_dict(state["model"])

@@ -16,12 +16,12 @@ def train() -> dict[str, Any]:
     rows, held_out = survey()
     features = ps.Features(
         {
-            "age": f.Numeric(scale="standard", missing=f.MEAN),
+            "age": f.Numeric(scale="standard", fill_value=f.MEAN),
             # A string tensor has no other way to say that a value is missing than a string.
-            "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY, ignore=("",)),
-            "occupation": f.Vocabulary(max_size=50, missing="none", ignore=("",)),
+            "educ": f.Hashed(buckets=4, one_hot=True, fill_value=f.EMPTY, missing_values=("",)),
+            "occupation": f.Vocabulary(max_size=50, fill_value="none", missing_values=("",)),
         },
-        join="x",
+        concat_into="x",
     ).fit(rows)
     x = keras.Input((5,), name="x")
     occupation = keras.Input((), name="occupation", dtype="int64")

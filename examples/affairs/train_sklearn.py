@@ -17,11 +17,11 @@ def train() -> dict[str, Any]:
     rows, held_out = survey()
     features = ps.Features(
         {
-            "age": f.Numeric(missing=f.MEAN),
-            "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
-            "occupation": f.Vocabulary(max_size=50, one_hot=True, missing=f.EMPTY),
+            "age": f.Numeric(fill_value=f.MEAN),
+            "educ": f.Hashed(buckets=4, one_hot=True, fill_value=f.EMPTY),
+            "occupation": f.Vocabulary(max_size=50, one_hot=True, fill_value=f.EMPTY),
         },
-        join="x",
+        concat_into="x",
     ).fit(rows)
     model = make_pipeline(StandardScaler(), LogisticRegression())
     model.fit(features.encode(rows)["x"], rows["affair"].astype(int))

@@ -13,11 +13,11 @@ from penstock import features as f
 
 SPEC = ps.Features(
     {
-        "age": f.Numeric(scale="standard", missing=f.MEAN),
-        "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
-        "occupation": f.Vocabulary(max_size=50, missing="none"),
+        "age": f.Numeric(scale="standard", fill_value=f.MEAN),
+        "educ": f.Hashed(buckets=4, one_hot=True, fill_value=f.EMPTY),
+        "occupation": f.Vocabulary(max_size=50, fill_value="none"),
     },
-    join="x",
+    concat_into="x",
 )
 
 

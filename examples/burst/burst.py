@@ -9,7 +9,7 @@ from timelines import COLOURS, Span, draw
 
 WANTED = "1 rejected, 4 ok, 4 errors; health: 2 busy, 2 ready"
 PENSTOCK = "penstock serve service:service --port 0 --health-path /health_check"
-STATUSES = "--overload-status 400 --expired-status 500 --late-status 500"
+STATUSES = "--overload-status 400 --queue-timeout-status 500 --run-timeout-status 500"
 GUNICORN = "gunicorn mounted:app -k gthread --threads 16 -b 127.0.0.1:0"
 
 

@@ -8,8 +8,8 @@ import penstock as ps
 
 OPTIONS = ps.ServerOptions(
     overload_status=400,
-    expired_status=500,
-    late_status=500,
+    queue_timeout_status=500,
+    run_timeout_status=500,
     health_path="/health_check",
 )
 

@@ -15,7 +15,7 @@ class Server:
     """Serves `service.py` as long as the block, with a socket for workers at `path`."""
 
     def __init__(self, path: str) -> None:
-        command = "-m penstock serve service:service --port 0 --external-workers"
+        command = "-m penstock serve service:service --port 0 --remote-worker-socket"
         self._process = subprocess.Popen([sys.executable, *command.split(), path], stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read)
         self._listens = threading.Event()

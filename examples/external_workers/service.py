@@ -3,7 +3,7 @@
 import penstock as ps
 
 service = ps.Service(
-    ps.external("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("json",), item=int, result=int),
+    ps.remote("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("json",), item=int, result=int),
     name="square",
     external_workers="workers.sock",
 )

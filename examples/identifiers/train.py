@@ -18,7 +18,7 @@ PARTS, EPOCHS = 24, 4
 torch.manual_seed(0)
 torch.set_num_threads(1)  # the threads of many processes would wait for each other
 learnt, held_out = files(every=int(sys.argv[3]) if len(sys.argv) > 3 else 1)
-features = ps.Features({"identifiers": f.Hashed(buckets=BUCKETS, many=LONGEST)}).fit(learnt)
+features = ps.Features({"identifiers": f.Hashed(buckets=BUCKETS, max_length=LONGEST)}).fit(learnt)
 run = ps.training.Run(sys.argv[1], publish_to=sys.argv[2], lease=5.0)
 with emb.placeholders():
     model = Packages()

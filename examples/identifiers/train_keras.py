@@ -15,7 +15,7 @@ BUCKETS, PARTS, EPOCHS = 2**17, 24, 4
 
 keras.utils.set_random_seed(0)
 learnt, held_out = files(every=int(sys.argv[3]) if len(sys.argv) > 3 else 1)
-features = ps.Features({"identifiers": f.Hashed(buckets=BUCKETS, many=LONGEST)}).fit(learnt)
+features = ps.Features({"identifiers": f.Hashed(buckets=BUCKETS, max_length=LONGEST)}).fit(learnt)
 run = ps.training.Run(sys.argv[1], publish_to=sys.argv[2], lease=5.0)
 
 identifiers = keras.Input((LONGEST,), dtype="int64", name="identifiers")

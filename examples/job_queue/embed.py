@@ -32,7 +32,7 @@ def show(queue: jobs.JobQueue, worker: subprocess.Popen[bytes]) -> None:
             ended = worker.poll() is not None  # asked before the queue is: the last look sees the end
             found = queue.stats()
             done = found.succeeded + found.dead
-            total = done + found.waiting + found.leased + found.scheduled
+            total = done + found.queued + found.running + found.scheduled
             bar.update(task, completed=done, total=total)
             line = f"{done} of {total} texts, {found.dead} failed"
             if bar.disable and line != shown:
@@ -43,7 +43,7 @@ def show(queue: jobs.JobQueue, worker: subprocess.Popen[bytes]) -> None:
 def main(texts: Path, results: Path) -> int | str:
     results.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{quote(str(results / 'queue.db'))}"
-    command = [sys.executable, "-m", "penstock", "work", "service:service", "--queue", url, "--until-empty"]
+    command = [sys.executable, "-m", "penstock", "work", "service:service", "--queue-url", url, "--until-empty"]
     allowed = ["--allow-input", texts.as_uri(), "--allow-output", results.as_uri(), "--lease", "5"]
     with jobs.connect(url) as queue, (results / "work.log").open("ab") as log:
         queue.submit_many(describe(text, results) for text in sorted(texts.glob("*.txt")))

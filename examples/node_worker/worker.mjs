@@ -1,6 +1,6 @@
 // A worker from outside in Node 20, without dependencies: squares, in JSON and MessagePack.
 //     node worker.mjs PATH [STAGE]
-// PATH is the socket of a service's `external_workers`.  To write a worker of your own, replace `stage`; what follows
+// PATH is the socket of a service's `remote_worker_socket`.  To write a worker of your own, replace `stage`; what follows
 // is how a batch is answered, how a connection lives, and last the bytes.  Integers beyond 2**53 lose digits here.
 import net from "node:net";
 
@@ -67,8 +67,8 @@ function answerBatch(frame) {
     if (answer instanceof Error) fail(item, answer);
     else settle(item, Status.OK, answer);
   });
-  const tooMuch = new RangeError(`the results of this batch are more than ${launch.max_body} bytes`);
-  if (writeBody(items).length > launch.max_body) items.forEach((item) => fail(item, tooMuch));
+  const tooMuch = new RangeError(`the results of this batch are more than ${launch.max_body_bytes} bytes`);
+  if (writeBody(items).length > launch.max_body_bytes) items.forEach((item) => fail(item, tooMuch));
   const [n, seconds] = [items.length, now() - started];
   return writeFrame(Kind.ANSWERS, writeBody(items), { n, calls: 1, id: frame.id, seconds });
 }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock import export, features, training
     from penstock.codec.example import Example
     from penstock.features.feature_spec import Features
-    from penstock.runtime.external_spec import external
+    from penstock.runtime.external_spec import remote
     from penstock.runtime.spec import stage
     from penstock.server.asgi import asgi
     from penstock.server.wsgi import wsgi
@@ -80,8 +80,8 @@ __all__ = [
     "count",
     "current_requests",
     "export",
-    "external",
     "features",
+    "remote",
     "stage",
     "training",
     "wsgi",
@@ -97,7 +97,7 @@ _LATER = {
     "asgi": "penstock.server.asgi",
     "count": "penstock.worker.counting",
     "current_requests": "penstock.worker.current_call",
-    "external": "penstock.runtime.external_spec",
+    "remote": "penstock.runtime.external_spec",
     "stage": "penstock.runtime.spec",
     "wsgi": "penstock.server.wsgi",
 }

@@ -54,9 +54,9 @@ STAGE_ARGUMENTS = (
     "batch",
     "concurrency",
     "prefetch",
-    "max_batches",
-    "abandon_after",
-    "recycle_after",
+    "max_in_flight_batches",
+    "orphan_timeout",
+    "unhealthy_after",
     "bisect",
     "retry",
     "max_queued",
@@ -147,7 +147,7 @@ class Batch:
     """How items of a stage are gathered: `predict` then takes a list and returns as many results.
 
     A batch is due when it is full, when its oldest item has waited `max_wait`, or when nothing arrived for
-    `max_gap`.  With `max_wait="auto"` (the default) it is learned from arrivals and runs how long a wait for company
+    `max_idle_gap`.  With `max_wait="auto"` (the default) it is learned from arrivals and runs how long a wait for company
     pays, and with 0 a free worker takes whatever is there at once.  While every worker is busy the open batch grows.
     """
 
@@ -160,21 +160,21 @@ class Batch:
     max_wait: float | Literal["auto"] = option(
         AUTO,
         "longest time in seconds a free worker waits for more items, counted from the arrival of the oldest; 0 "
-        'dispatches immediately; inf waits until max_gap or a full batch; "auto" learns the delay from arrivals and '
+        'dispatches immediately; inf waits until max_idle_gap or a full batch; "auto" learns the delay from arrivals and '
         "run times",
         minimum=0,
         maximum=LONGEST_HOLD,
         kind=float,
         words=(AUTO,),
     )
-    max_gap: float | None = option(
+    max_idle_gap: float | None = option(
         None,
         "dispatch the batch when no item has arrived for this many seconds; needs max_wait > 0; without it, gaps are "
         "ignored",
         minimum=0,
         maximum=LONGEST_HOLD,
     )
-    hold_after_idle: bool = option(
+    delay_when_idle: bool = option(
         True,
         "whether to wait also when a worker has been free longer than max_wait; False needs a fixed max_wait",
     )
@@ -182,22 +182,22 @@ class Batch:
     def __post_init__(self) -> None:
         check_options(self)
         if self.max_wait == AUTO:
-            if self.max_gap is not None:
+            if self.max_idle_gap is not None:
                 raise ConfigError(
-                    f'max_gap={self.max_gap!r} needs a fixed max_wait, got max_wait="auto", which learns the gaps '
+                    f'max_idle_gap={self.max_idle_gap!r} needs a fixed max_wait, got max_wait="auto", which learns the gaps '
                     "itself"
                 )
-            if not self.hold_after_idle:
+            if not self.delay_when_idle:
                 raise ConfigError(
-                    'hold_after_idle=False needs a fixed max_wait, got max_wait="auto", which learns the delay itself'
+                    'delay_when_idle=False needs a fixed max_wait, got max_wait="auto", which learns the delay itself'
                 )
-        if self.max_gap is not None and self.max_wait == 0:
+        if self.max_idle_gap is not None and self.max_wait == 0:
             raise ConfigError(
-                f"max_gap={self.max_gap!r} needs max_wait > 0, got max_wait=0, which dispatches without waiting"
+                f"max_idle_gap={self.max_idle_gap!r} needs max_wait > 0, got max_wait=0, which dispatches without waiting"
             )
-        if self.max_wait == math.inf and self.max_gap in (None, math.inf):
+        if self.max_wait == math.inf and self.max_idle_gap in (None, math.inf):
             raise ConfigError(
-                f"max_wait=inf needs a finite max_gap, got {self.max_gap!r}: otherwise a batch that never fills waits "
+                f"max_wait=inf needs a finite max_idle_gap, got {self.max_idle_gap!r}: otherwise a batch that never fills waits "
                 "for ever"
             )
 
@@ -219,7 +219,7 @@ class StageOptions:
     prefetch: int = option(
         1, "batches sent to a worker ahead of those it runs; 0 sends nothing ahead", limit=whole_number(least=0)
     )
-    max_batches: int | None = option(
+    max_in_flight_batches: int | None = option(
         None,
         "maximum batches of the stage that its workers hold, running or sent ahead; default: limited only by each "
         "worker's prefetch and concurrency",
@@ -236,13 +236,13 @@ class StageOptions:
         "default: no limit",
         limit=SECONDS,
     )
-    abandon_after: float | Literal["auto"] = option(
+    orphan_timeout: float | Literal["auto"] = option(
         AUTO,
         "seconds a batch may keep running after all its items expired or were cancelled, before its worker is killed; "
         'inf: no limit; "auto": from the stage\'s run times, at least 30',
         limit=AUTO_OR_SECONDS,
     )
-    recycle_after: float = option(
+    unhealthy_after: float = option(
         30.0,
         "restart a worker of a stage without examples when every batch has failed for this many seconds, and at least "
         "five batches; 0: after five batches; inf: never",
@@ -267,7 +267,7 @@ class StageOptions:
 class ServiceOptions:
     """The bounds and habits of one service, wherever it runs."""
 
-    max_queued: int = option(
+    max_in_flight: int = option(
         1024,
         "maximum items in the service, queued or running; more are rejected; 1 handles one item at a time",
         minimum=1,
@@ -278,14 +278,14 @@ class ServiceOptions:
         "admitted), and again for unsent responses",
         minimum=1,
     )
-    slab_bytes: int | None = option(
+    shm_bytes: int | None = option(
         None,
         "bytes of shared memory for large request bodies, and again for the results of each stage; default 256 MiB, "
         "less on a small machine; 0 disables shared memory",
         minimum=0,
         kind=int,
     )
-    slab_from: int = option(
+    shm_threshold: int = option(
         64 * 1024, "minimum size in bytes of a body or result that is passed in shared memory", minimum=SMALLEST_PIECE
     )
     timeout: float = option(
@@ -297,28 +297,28 @@ class ServiceOptions:
         "predicted completion is after the request's deadline",
         choices=("room", "deadline"),
     )
-    order: Literal["arrival", "deadline"] = option(
+    queue_order: Literal["arrival", "deadline"] = option(
         "arrival",
         "queue order within one tenant and urgency; arrival: first in, first out; deadline: earliest deadline first",
         choices=("arrival", "deadline"),
     )
-    tenants: str | None = option(
+    tenants_file: str | None = option(
         None, "TOML file with the API keys, weights, rate limits and quotas of each tenant", path=True
     )
     min_free_memory: int = option(
         0, "reject new requests while less memory than this, in bytes, is available; 0 disables the check", minimum=0
     )
-    stall_unready: float = option(
+    progress_deadline: float = option(
         60.0,
         "fail /readyz after a stage with work has completed nothing for this many seconds; inf: never",
         minimum=0.1,
     )
-    stall_dead: float = option(
+    liveness_deadline: float = option(
         math.inf,
         "fail /livez after a stage with work has completed nothing for this many seconds; inf: never",
         minimum=0.1,
     )
-    jobs_min_share: float = option(
+    background_share: float = option(
         0.05,
         "minimum share of each stage's items reserved for jobs while requests could fill every batch, from 0 to 1; 0 "
         "reserves nothing",
@@ -328,43 +328,47 @@ class ServiceOptions:
     predict_path: str | None = option(
         None, "second path for /predict, for clients that cannot be changed, such as /inference"
     )
-    external_workers: str | None = option(
+    remote_worker_socket: str | None = option(
         None, "path of the Unix socket for workers of `penstock.external` stages", path=True
     )
-    external_workers_mode: int = option(0o600, "permissions of the socket external_workers, in octal", minimum=0)
-    max_external_workers: int = option(64, "maximum workers attached to one external stage", minimum=1)
-    attach_grace: float = option(
+    remote_worker_socket_mode: int = option(
+        0o600, "permissions of the socket remote_worker_socket, in octal", minimum=0
+    )
+    max_remote_workers: int = option(64, "maximum workers attached to one external stage", minimum=1)
+    reattach_timeout: float = option(
         5.0,
         "seconds an external stage without workers waits for one to attach again before it fails; inf: no limit, only "
         "the timeout of each request",
         minimum=0,
     )
-    validate: bool = option(
+    validate_inputs: bool = option(
         False, "check items of in-process callers against the declared type; HTTP requests are always checked"
     )
     validate_results: bool = option(
         False, "check every result against its declared type; an item with a mismatch fails"
     )
-    allow_nan: bool = option(False, "write NaN and infinity as null in JSON results; otherwise such an item fails")
+    nan_as_null: bool = option(False, "write NaN and infinity as null in JSON results; otherwise such an item fails")
 
     def __post_init__(self) -> None:
         check_options(self)
-        nbytes = len((self.external_workers or "").encode(errors="replace"))
+        nbytes = len((self.remote_worker_socket or "").encode(errors="replace"))
         if nbytes > LONGEST_SOCKET_PATH:
             raise ConfigError(
-                f"external_workers: the path has {nbytes} bytes, and the path of a Unix socket has at most "
-                f"{LONGEST_SOCKET_PATH}: {self.external_workers!r}"
+                f"remote_worker_socket: the path has {nbytes} bytes, and the path of a Unix socket has at most "
+                f"{LONGEST_SOCKET_PATH}: {self.remote_worker_socket!r}"
             )
-        if self.external_workers_mode > 0o777:
-            raise ConfigError(f"external_workers_mode must be at most 0o777, got {self.external_workers_mode:#o}")
+        if self.remote_worker_socket_mode > 0o777:
+            raise ConfigError(
+                f"remote_worker_socket_mode must be at most 0o777, got {self.remote_worker_socket_mode:#o}"
+            )
         if self.predict_path is not None:
             check_path("predict_path", self.predict_path, "/inference")
-        if self.stall_dead < self.stall_unready:
+        if self.liveness_deadline < self.progress_deadline:
             raise ConfigError(
-                f"stall_dead must be at least stall_unready, which is {self.stall_unready!r}, got {self.stall_dead!r}"
+                f"liveness_deadline must be at least progress_deadline, which is {self.progress_deadline!r}, got {self.liveness_deadline!r}"
             )
-        if self.jobs_min_share > 1:
-            raise ConfigError(f"jobs_min_share must be at most 1, got {self.jobs_min_share!r}")
+        if self.background_share > 1:
+            raise ConfigError(f"background_share must be at most 1, got {self.background_share!r}")
 
 
 LogFormat = Literal["text", "json"]
@@ -403,7 +407,7 @@ class ServerOptions:
         "file of accepted API keys, one per line; clients send `Authorization: Bearer KEY` or `X-API-Key: KEY`",
         path=True,
     )
-    cors_origin: str | Sequence[str] = option(
+    cors_allow_origin: str | Sequence[str] = option(
         (),
         "one or several origins (https://app.example) allowed to call this server from a browser; * allows every "
         "origin",
@@ -415,19 +419,19 @@ class ServerOptions:
         "log; unix: proxies that connect to uds",
         repeated=True,
     )
-    max_body: int = option(16 * MIB, "maximum bytes of a request body; 0 rejects every body", minimum=0)
+    max_body_bytes: int = option(16 * MIB, "maximum bytes of a request body; 0 rejects every body", minimum=0)
     max_batch_items: int = option(100_000, "maximum items in a client batch; larger batches are rejected", minimum=1)
-    max_header: int = option(64 * 1024, "maximum bytes of the request line and headers together", minimum=64)
+    max_header_bytes: int = option(64 * 1024, "maximum bytes of the request line and headers together", minimum=64)
     max_header_fields: int = option(100, "maximum headers in a request", minimum=1)
-    max_target: int = option(8 * 1024, "maximum bytes of a request target", minimum=1)
+    max_target_bytes: int = option(8 * 1024, "maximum bytes of a request target", minimum=1)
     header_timeout: float = option(10.0, "seconds to receive a complete request head", minimum=0.1)
     body_timeout: float = option(
         30.0, "seconds without any request body data before the request is rejected", minimum=0.1
     )
-    keep_alive: float = option(
+    keepalive_timeout: float = option(
         75.0, "seconds an idle connection is kept open; 0 closes it after each response", minimum=0
     )
-    unread_timeout: float = option(
+    write_timeout: float = option(
         30.0,
         "close a connection if its client reads nothing for this many seconds; a slow client gets this long in total "
         "while unsent responses exceed max_queued_bytes",
@@ -435,7 +439,7 @@ class ServerOptions:
     )
     max_connections: int = option(10_000, "maximum connections; above it only health endpoints are answered", minimum=1)
     max_pipelined: int = option(32, "maximum requests of one connection in flight; 1 disables pipelining", minimum=1)
-    connection_age: float = option(
+    max_connection_age: float = option(
         math.inf,
         "close a connection after its first response past this age in seconds (10 % jitter); inf: never",
         minimum=1,
@@ -446,17 +450,19 @@ class ServerOptions:
         "notice",
         minimum=0,
     )
-    drain: float = option(
+    drain_timeout: float = option(
         30.0, "on SIGTERM, seconds to complete requests in flight before shutdown; 0 aborts them immediately", minimum=0
     )
     overload_status: int = option(
         503, "HTTP status of a request rejected because the service is full", choices=(503, 429, 400)
     )
-    expired_status: int = option(503, "HTTP status of a request that expired in the queue", choices=(503, 408, 500))
-    late_status: int = option(504, "HTTP status of a request that expired while it ran", choices=(504, 408, 500))
+    queue_timeout_status: int = option(
+        503, "HTTP status of a request that expired in the queue", choices=(503, 408, 500)
+    )
+    run_timeout_status: int = option(504, "HTTP status of a request that expired while it ran", choices=(504, 408, 500))
     tenant_header: str | None = option(None, "request header that names the tenant when no API key identifies it")
     health_path: str | None = option(None, "additional path for health checks, such as /health_check; needs no API key")
-    busy_is_unready: bool = option(False, "answer 503 at /readyz and health_path while the service is full")
+    unready_when_full: bool = option(False, "answer 503 at /readyz and health_path while the service is full")
     chaos: str | None = option(
         None, "faults to inject, as fractions of calls: seed=7,error=0.05,delay=0.1:0.5,kill=0.001,drop=0.01"
     )
@@ -484,13 +490,13 @@ class ServerOptions:
             raise ConfigError("tls_cert and tls_key must be set together: one of them is missing")
 
     def _check_names(self) -> None:
-        for name in ("host", "cors_origin", "trusted_proxies"):
+        for name in ("host", "cors_allow_origin", "trusted_proxies"):
             given = getattr(self, name)
             if isinstance(given, list):  # the class is frozen, and the list may change
                 object.__setattr__(self, name, tuple(given))
         if self.host == ():
             raise ConfigError("host must name at least one address; leave it out for the default")
-        for origin in as_texts("cors_origin", self.cors_origin):
+        for origin in as_texts("cors_allow_origin", self.cors_allow_origin):
             check_origin(origin)
         for proxy in as_texts("trusted_proxies", self.trusted_proxies):
             if proxy != UNIX_PEER:
@@ -508,13 +514,13 @@ DIGEST_DIGITS = 64
 class ArtifactOptions:
     """How the artifact of a trained model is opened, where a service is named by a folder."""
 
-    format: str | None = option(
+    model_format: str | None = option(
         None, f"format of the graph to run: {', '.join(FORMATS)}; default: the first in the artifact"
     )
-    trust: bool = option(
+    trust_model_code: bool = option(
         False, "load formats that can execute code (pt2, saved_model); set it only for artifacts from a trusted source"
     )
-    digest: str | None = option(
+    model_digest: str | None = option(
         None, "required digest of the artifact, 64 hex digits; a match also allows formats that can execute code"
     )
     verify_rows: bool = option(False, "verify every byte of external table rows at startup")
@@ -522,9 +528,9 @@ class ArtifactOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        if self.format is not None and self.format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.format!r}")
-        digest = self.digest
+        if self.model_format is not None and self.model_format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.model_format!r}")
+        digest = self.model_digest
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == DIGEST_DIGITS and set(digest) <= set("0123456789abcdef")
         ):

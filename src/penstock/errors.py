@@ -68,11 +68,11 @@ class RequestError(PenstockError):
     again has its work done twice, so it is not `retryable`, whatever its class says.
     """
 
-    begun: bool = False
+    started: bool = False
 
-    def note_begun(self) -> None:
+    def mark_started(self) -> None:
         """A worker was at work on the item."""
-        self.begun = True
+        self.started = True
         self.retryable = False
 
 
@@ -95,11 +95,11 @@ class InvalidItem(RequestError):
         return self.reason if not self.path or where in self.reason else self.reason + where
 
 
-class FormatNotTaken(InvalidItem):
+class UnsupportedMediaType(InvalidItem):
     """The service does not accept input of this media type."""
 
 
-class FormatNotGiven(InvalidItem):
+class NotAcceptable(InvalidItem):
     """The service cannot produce results of this media type."""
 
 
@@ -144,7 +144,7 @@ class DeadlineExceeded(RequestError):
         super().__init__(message)
         self.ran = ran
         if ran:
-            self.note_begun()
+            self.mark_started()
 
 
 RETURNED = {
@@ -165,7 +165,7 @@ class StageFailed(RequestError):
     most 8 KiB, a traceback 64 KiB: of longer ones the middle is cut.
     """
 
-    begun = True
+    started = True
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class StageFailed(RequestError):
         self.raised_at = raised_at
 
     @property
-    def deed(self) -> str:
+    def action(self) -> str:
         """What the stage did, in words that any caller may read."""
         return RETURNED.get(self.type_name, "raised an exception")
 
@@ -210,7 +210,7 @@ class WorkerLost(RequestError):
     more, both are about the second time.
     """
 
-    begun = True
+    started = True
 
     def __init__(self, message: str = "", *, stage: str = "", hung: bool = False, alone: bool = False) -> None:
         super().__init__(message)
@@ -278,7 +278,7 @@ class JobConflict(JobError):
     """
 
 
-class JobTooLarge(JobError):
+class InputTooLarge(JobError):
     """The input is too large for the store; put it into a file or a bucket, and submit its URL."""
 
 
@@ -288,7 +288,7 @@ class QueueFull(JobError):
     retryable = True
 
 
-class EndedWithoutResult(JobError):
+class JobNotSucceeded(JobError):
     """The job ended without a result.
 
     `job_id` is the job's id.  `type_name` and `traceback` say what was raised in a worker; they are "" where nothing
@@ -305,7 +305,7 @@ class EndedWithoutResult(JobError):
         return _with_traceback(super().__str__(), self.traceback)
 
 
-class JobFailed(EndedWithoutResult):
+class JobFailed(JobNotSucceeded):
     """The job is dead: it used up its attempts, or its input was not valid.
 
     `cause` is the cause of its attempts that ended it, as `input` or `crash`; "" where that is not known.
@@ -318,11 +318,11 @@ class JobFailed(EndedWithoutResult):
         self.cause = cause
 
 
-class JobCancelled(EndedWithoutResult):
+class JobCancelled(JobNotSucceeded):
     """The job was cancelled."""
 
 
-class JobExpired(EndedWithoutResult):
+class JobExpired(JobNotSucceeded):
     """The job's deadline passed before it had a result."""
 
 
@@ -348,11 +348,11 @@ class TransferFailed(TransferError):
     retryable = True
 
 
-class TransferRefused(TransferError):
+class TransferRejected(TransferError):
     """The transfer is not allowed or not possible; retrying does not help."""
 
 
-class TransferStopped(TransferError):
+class TransferCancelled(TransferError):
     """The transfer was stopped before it was complete."""
 
     retryable = True

@@ -178,7 +178,7 @@ def as_texts(name: str, value: object) -> tuple[str, ...]:
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of an option: ``max_body`` is ``PENSTOCK_MAX_BODY``."""
+    """The environment variable of an option: ``max_body_bytes`` is ``PENSTOCK_MAX_BODY_BYTES``."""
     return f"PENSTOCK_{name.upper()}"
 
 

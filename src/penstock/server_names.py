@@ -55,17 +55,19 @@ def check_origin(text: str) -> None:
         return
     if text == "null":
         raise ConfigError(
-            "cors_origin cannot be 'null', because any page can use that origin; serve the page over HTTP"
+            "cors_allow_origin cannot be 'null', because any page can use that origin; serve the page over HTTP"
         )
     found = _ORIGIN.fullmatch(text)
     port = None if found is None else found["port"]
     if found is None or (port is not None and int(port) > _HIGHEST_PORT):
         raise ConfigError(
-            "cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it: lowercase, without a path "
+            "cors_allow_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it: lowercase, without a path "
             f"or a trailing slash, such as https://app.example; or * for every origin; got {text!r}"
         )
     if port is not None and port == _USUAL_PORTS.get(found["scheme"]):
-        raise ConfigError(f"cors_origin must be {text.removesuffix(f':{port}')} as browsers send it, got {text!r}")
+        raise ConfigError(
+            f"cors_allow_origin must be {text.removesuffix(f':{port}')} as browsers send it, got {text!r}"
+        )
 
 
 _PATH = re.compile(r"/|(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:-]+)+")

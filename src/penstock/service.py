@@ -156,7 +156,7 @@ class Service:
         from penstock.hosting.loop_clock import LoopClock
         from penstock.runtime.caller_formats import CallerFormats
 
-        formats = CallerFormats.of(self.stages, allow_nan=self.options.allow_nan)
+        formats = CallerFormats.of(self.stages, allow_nan=self.options.nan_as_null)
         calls = Calls(self.name, self.options, formats, LoopClock())
         # Two threads may both be the first: the one that starts the service and one that calls it have to get the same.
         first: Calls = self.__dict__.setdefault("_calls", calls)
@@ -179,15 +179,15 @@ class Service:
 
     def _check_external_workers(self) -> None:
         # Not where the service is made: a flag of the command line may still name the socket.
-        names, path = external_stages(self.stages), self.options.external_workers
+        names, path = external_stages(self.stages), self.options.remote_worker_socket
         if names and path is None:
             raise ConfigError(
                 f"service {self.name!r}: stage {names[0]!r} is external and needs the path of a Unix socket: set "
-                "Service(..., external_workers=PATH), or --external-workers PATH"
+                "Service(..., remote_worker_socket=PATH), or --remote-worker-socket PATH"
             )
         if not names and path is not None:
             raise ConfigError(
-                f"service {self.name!r}: external_workers is {path!r}, but the service has no external stage; add one "
+                f"service {self.name!r}: remote_worker_socket is {path!r}, but the service has no external stage; add one "
                 "with penstock.external(...), or remove the option"
             )
 

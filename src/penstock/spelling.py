@@ -21,7 +21,7 @@ ELSEWHERE = {
     "keyfile": "tls_key",
     "max_batch_delay": "max_wait",
     "max_batch_size": "max_size",
-    "max_body_size": "max_body",
+    "max_body_size": "max_body_bytes",
     "max_latency": "max_wait",
     "max_queue_size": "max_queued",
     "max_wait_time": "max_wait",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from penstock.config import MIB
-from penstock.errors import ConfigError, InvalidItem, TransferRefused
+from penstock.errors import ConfigError, InvalidItem, TransferRejected
 from penstock.option_fields import SECONDS, whole_number
 from penstock.worker.stage import Stage
 
@@ -73,7 +73,7 @@ class Fetch(Stage):
         """
         try:
             return await self._carrier.fetch(url)
-        except TransferRefused as error:
+        except TransferRejected as error:
             raise InvalidItem(str(error)) from None
 
     async def teardown(self) -> None:
@@ -124,7 +124,7 @@ class Upload(Stage):
             )
         try:
             await self._carrier.store(outgoing.url, outgoing.body, outgoing.content_type)
-        except TransferRefused as error:
+        except TransferRejected as error:
             raise InvalidItem(str(error)) from None
         return outgoing.url
 

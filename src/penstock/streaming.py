@@ -38,7 +38,7 @@ class InHand(Generic[T]):
     @classmethod
     def share_of(cls, options: ServiceOptions) -> Self:
         """One with nothing in hand, for one stream: its limits are half of the service's, and at least one item."""
-        return cls(max(1, options.max_queued // 2), options.max_queued_bytes // 2)
+        return cls(max(1, options.max_in_flight // 2), options.max_queued_bytes // 2)
 
     def __len__(self) -> int:
         return len(self._entries)

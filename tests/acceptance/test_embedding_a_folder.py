@@ -83,7 +83,7 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
         # On a busy machine it may be a while until more are submitted and claimed.
         def stands() -> bool:
             stats, computed = queue.stats(), calls.read_text().count("\n")
-            return stats.succeeded >= HALF and stats.succeeded + stats.leased > computed
+            return stats.succeeded >= HALF and stats.succeeded + stats.running > computed
 
         until_now(stands, "the end of their jobs, and the claim of the next", 40, lambda: first.output)
     os.killpg(first.process.pid, signal.SIGKILL)
@@ -102,12 +102,12 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
     with jobs.connect(f"sqlite:///{results / 'queue.db'}") as queue:
         listed = queue.list(limit=1000)
     assert len(listed) == len(computed) == TEXTS
-    in_hand = {job.id for job in listed if len(job.history) > 1}
+    in_hand = {job.id for job in listed if len(job.attempts) > 1}
     assert 0 < len(in_hand) <= AT_ONCE
     assert {job_id for job_id, times in computed.items() if times > 1} <= in_hand
     assert max(computed.values()) <= 2
     for job in listed:
-        assert [attempt.cause for attempt in job.history] == ["lost"] * (job.id in in_hand) + ["succeeded"]
+        assert [attempt.cause for attempt in job.attempts] == ["lost"] * (job.id in in_hand) + ["succeeded"]
 
 
 @pytest.mark.night

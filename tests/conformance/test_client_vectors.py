@@ -39,7 +39,7 @@ def test_there_are_enough_vectors_and_each_has_a_name_of_its_own():
 
 OPTIONS = {
     "api_key": "k", "timeout": 7.0, "max_retries": 2, "max_concurrency": 9, "max_result": 99,
-    "tenant_header": "x-tenant", "retry_unsafe": True, "codec": "msgpack",
+    "tenant_header": "x-tenant", "retry_non_idempotent": True, "codec": "msgpack",
 }  # fmt: skip
 TERMS = {"service": "rank", "urgency": 1, "tenant": "gold", "timeout": 2.0, "request_id": "mine"}
 CALLS = [
@@ -91,14 +91,14 @@ def test_the_client_of_threads_sends_and_tells_what_the_async_client_does(name, 
     ours, theirs = FullServer(), FullServer()
 
     async def ask():
-        async with AsyncClient("http://full", world=theirs.world(), **OPTIONS) as client:
+        async with AsyncClient("http://full", _deps=theirs.world(), **OPTIONS) as client:
             try:
                 answer = await method(client, name)(*arguments, **options)
             except PenstockError as error:
                 answer = error
             return repr(answer), client.stats
 
-    with Client("http://full", world=ours.world(), **OPTIONS) as client:
+    with Client("http://full", _deps=ours.world(), **OPTIONS) as client:
         try:
             answer = method(client, name)(*arguments, **options)
         except PenstockError as error:

@@ -15,13 +15,13 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.hosting.host_clock import HostClock
 from penstock.training.memory_tasks import KeptTasks, MemoryTasks
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import Blocked, ClaimedTask, Failed, KindProgress, Ready, RunPlan, TaskHold
 
-TRAIN, EVALUATE, PREDICT, SAVE = TaskKind
+TRAIN, EVALUATE, PREDICT, SAVE = Phase
 WAITING, LEASED, DONE, FAILED = TaskState
-ALL = tuple(TaskKind)
+ALL = tuple(Phase)
 LEASE = 30.0
 THREADS = 8
 LIMIT = 30
@@ -144,7 +144,7 @@ def test_before_a_plan_nothing_is_there(store):
     assert store.publishes_to() is None
     assert store.tasks() == []
     assert store.results(TRAIN) == []
-    assert store.progress() == [KindProgress(kind, 0, 0) for kind in TaskKind]
+    assert store.progress() == [KindProgress(kind, 0, 0) for kind in Phase]
     assert not store.retry()
     with pytest.raises(ConfigError, match="has no plan; call plan first"):
         claim(store)

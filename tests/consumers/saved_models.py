@@ -57,7 +57,7 @@ def save(folder: Path, name: str, model: Any, features: ps.Features, table: Any)
     draw = np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(draw.uniform(-1, 1, weight.shape).astype("float32"))
-    ps.export.save(model, folder / name, features=features, probes=table)
+    ps.export.save(model, folder / name, features=features, reference_rows=table)
     return Saved(name, features, model)
 
 
@@ -89,7 +89,7 @@ def of_ids(folder: Path) -> dict[str, Batch]:
         return {"user": users.tolist(), "session": draw.integers(first, last, ROWS).tolist()}
 
     asked = {"ids below 2^31": columns(0, 2**31), "ids from 2^31 on": columns(2**31, 2**63)}
-    rows = [row for table in asked.values() for row in features.rows_of(table)]
+    rows = [row for table in asked.values() for row in features.to_rows(table)]
     saved = save(folder, "ids", model, features, rows)
     wrong = {"user": [-1], "session": [5]}
     return {
@@ -111,10 +111,10 @@ def of_strings(folder: Path) -> dict[str, Batch]:
     ]
     features = ps.Features(
         {
-            "age": f.Numeric(scale="standard", missing=f.MEAN),
+            "age": f.Numeric(scale="standard", fill_value=f.MEAN),
             "city": f.Vocabulary(["Ulm", "Köln", "北京"]),
-            "agent": f.Hashed(1000, ignore=("",), missing="none"),
-            "tags": f.Hashed(2**16, many=4),
+            "agent": f.Hashed(1000, missing_values=("",), fill_value="none"),
+            "tags": f.Hashed(2**16, max_length=4),
         }
     ).fit(rows)
     given = inputs_of(features)

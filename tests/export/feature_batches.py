@@ -40,7 +40,7 @@ def ignored(values):
 def forms(draw, *, key=False, sized=True):
     """Options that say what becomes of an id: alone, one-hot, in a list, or only a key."""
     form = draw(st.sampled_from(["key"] if key else ["id", "one_hot", "many", "counts"] if sized else ["id", "many"]))
-    options = {"one_hot": form in ("one_hot", "counts"), "key_only": form == "key"}
+    options = {"one_hot": form in ("one_hot", "counts"), "cross_only": form == "key"}
     if form in ("many", "counts"):
         options |= {"many": draw(st.integers(1, 3)), "weights": draw(st.sampled_from([None, "w"]))}
     return options
@@ -51,7 +51,7 @@ def numerics(draw, column):
     missing = optional(st.sampled_from([f.MEAN, 0.25, -3.0]))
     scale = draw(st.sampled_from([None, "standard", "minmax"]))
     return f.Numeric(
-        scale=scale, missing=draw(missing), ignore=draw(ignored([-1, 0.5, 1e-40, math.inf])), column=column
+        scale=scale, fill_value=draw(missing), missing_values=draw(ignored([-1, 0.5, 1e-40, math.inf])), column=column
     )
 
 
@@ -66,7 +66,7 @@ def bucketized(draw, column, **form):
     else:
         options["quantiles"] = draw(st.integers(2, 4))
     missing = draw(optional(st.sampled_from([f.EMPTY, f.MEAN, 0.5])))
-    return f.Bucketized(**options, missing=missing, ignore=draw(ignored([-1, 9.0])), column=column)
+    return f.Bucketized(**options, fill_value=missing, missing_values=draw(ignored([-1, 9.0])), column=column)
 
 
 @st.composite
@@ -74,7 +74,11 @@ def hashed(draw, column, **form):
     options = draw(forms(**form))
     missing = draw(optional(st.sampled_from([f.EMPTY, "gone", 9])))
     return f.Hashed(
-        draw(st.integers(1, 9)), **options, missing=missing, ignore=draw(ignored(["", "?", -1, 9.0])), column=column
+        draw(st.integers(1, 9)),
+        **options,
+        fill_value=missing,
+        missing_values=draw(ignored(["", "?", -1, 9.0])),
+        column=column,
     )
 
 
@@ -86,12 +90,12 @@ def vocabularies(draw, column, **form):
         values = options["values"] = draw(st.lists(st.sampled_from(STRINGS), min_size=1, max_size=5, unique=True))
     else:
         options |= {"max_size": draw(st.integers(1, 5)), "min_count": draw(st.integers(1, 2))}
-    options["oov_buckets"] = draw(st.integers(0, 2))
-    if not options["oov_buckets"]:
+    options["num_oov_indices"] = draw(st.integers(0, 2))
+    if not options["num_oov_indices"]:
         options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, *(values or [])])))
-    stand_ins = [f.EMPTY, *(values or [])] + (["gone"] if options["oov_buckets"] else [])
+    stand_ins = [f.EMPTY, *(values or [])] + (["gone"] if options["num_oov_indices"] else [])
     missing = draw(optional(st.sampled_from(stand_ins)))
-    return f.Vocabulary(**options, missing=missing, ignore=draw(ignored(["", "?", 9])), column=column)
+    return f.Vocabulary(**options, fill_value=missing, missing_values=draw(ignored(["", "?", 9])), column=column)
 
 
 @st.composite
@@ -101,12 +105,12 @@ def id_kinds(draw, column, **form):
     if size is not None:
         options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, 1])))
     missing = draw(optional(st.sampled_from([f.EMPTY, 2])))
-    return f.Ids(size, **options, missing=missing, ignore=draw(ignored([-1, 9, 2.0])), column=column)
+    return f.Ids(size, **options, fill_value=missing, missing_values=draw(ignored([-1, 9, 2.0])), column=column)
 
 
 @st.composite
 def texts(draw, column):
-    return f.Text(missing=draw(optional(st.just("gone"))), ignore=draw(ignored(["", "?"])), column=column)
+    return f.Text(fill_value=draw(optional(st.just("gone"))), missing_values=draw(ignored(["", "?"])), column=column)
 
 
 KEYS = {"Bucketized": bucketized, "Hashed": hashed, "Vocabulary": vocabularies, "Ids": id_kinds}
@@ -126,7 +130,7 @@ def crosses(draw):
         draw(st.sampled_from([1, 7, 50] if one_hot else [7, 2**40])),
         hash_key=draw(st.sampled_from([0, 5, 0xDECAFCAFFE, 2**64 - 1])),
         one_hot=one_hot,
-        missing=draw(st.sampled_from([None, f.EMPTY])),
+        fill_value=draw(st.sampled_from([None, f.EMPTY])),
     )
     return {"cross": cross, **keys}
 
@@ -142,12 +146,12 @@ def specs(draw, kind=None):
         "n": draw(numerics("shared number")), "b": draw(bucketized("shared number", key=True)),
         "i": draw(id_kinds("shared number", key=True)), "h": draw(hashed("shared word", key=True)),
         "v": draw(vocabularies("shared word", key=True)), "t": draw(texts("shared word")),
-        "c": f.Crossed(["b", "h"], 11, one_hot=True, missing=f.EMPTY),
-        "d": f.Crossed(["v", "i"], 7, missing=f.EMPTY),
-        "l": f.Hashed(5, many=3, weights="w", missing=f.EMPTY, ignore=("",), column="list"),
-        "m": f.Vocabulary(["a", "b", ""], many=2, one_hot=True, weights="w", missing="a", column="list"),
+        "c": f.Crossed(["b", "h"], 11, one_hot=True, fill_value=f.EMPTY),
+        "d": f.Crossed(["v", "i"], 7, fill_value=f.EMPTY),
+        "l": f.Hashed(5, max_length=3, weights="w", fill_value=f.EMPTY, missing_values=("",), column="list"),
+        "m": f.Vocabulary(["a", "b", ""], max_length=2, one_hot=True, weights="w", fill_value="a", column="list"),
     }  # fmt: skip
-    return f.Features(kinds, join=draw(st.sampled_from([None, "x"])))
+    return f.Features(kinds, concat_into=draw(st.sampled_from([None, "x"])))
 
 
 def fit_on(spec, draw):

@@ -37,7 +37,7 @@ class Order:
     """The folder of the test: the run, the model directory, what the worker writes."""
     name: str
     faults: str = ""
-    """For PENSTOCK_FAULTS."""
+    """For PENSTOCK_FAILPOINTS."""
     save: str = "model"
     """Which function of `saving_runs` saves."""
     gate: str | None = None

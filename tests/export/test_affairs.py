@@ -122,7 +122,7 @@ def test_a_keras_model_answers_alike_served_here_and_by_tensorflow_without_penst
     run(HERE / "plain_tensorflow.py", artifact / "saved_model", record)
     assert_alike(np.load(record / "plain.npy"), expected)
     (record / "plain.npy").unlink()
-    with serving(artifact, "--trust") as server:
+    with serving(artifact, "--trust-model-code") as server:
         assert_served_as_trained(server, record)
 
 

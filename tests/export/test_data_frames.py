@@ -28,7 +28,7 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "Float64", "object"])
 def test_a_missing_number_is_missing_in_every_dtype(dtype):
-    features = f.Features({"a": f.Numeric(missing=7.5), "b": f.Bucketized([2], column="a", missing=0)})
+    features = f.Features({"a": f.Numeric(fill_value=7.5), "b": f.Bucketized([2], column="a", fill_value=0)})
     column = pd.Series([1, None, 3], dtype=dtype)
     found = features.encode(pd.DataFrame({"a": column}))
     assert (found["a"].tolist(), found["b"].tolist()) == ([1, 7.5, 3], [0, 0, 1])
@@ -41,22 +41,22 @@ def test_a_narrow_column_of_every_dtype_counts_as_its_decimals(dtype, missing):
     values = pd.Series([row["a"] for row in rows], dtype="float32" if dtype == "category" else dtype)
     features = f.Features(
         {
-            "n": f.Numeric(scale="standard", missing=f.MEAN, ignore=[-99.9], column="a"),
-            "b": f.Bucketized([0.3, 0.7], missing=0, ignore=[-99.9], column="a"),
-            "q": f.Bucketized(quantiles=3, missing=0, column="a"),
+            "n": f.Numeric(scale="standard", fill_value=f.MEAN, missing_values=[-99.9], column="a"),
+            "b": f.Bucketized([0.3, 0.7], fill_value=0, missing_values=[-99.9], column="a"),
+            "q": f.Bucketized(quantiles=3, fill_value=0, column="a"),
         }
     )
     for column in (values.astype(dtype), values.astype(dtype).array):
         fitted = features.fit({"a": column})
         assert fitted == features.fit(rows)
-        assert fitted.rows_of({"a": column}) == rows
+        assert fitted.to_rows({"a": column}) == rows
         assert_same(fitted.encode({"a": column}), fitted.encode(rows))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "Int64", "object", "string", "category"])
 def test_large_ids_are_exact_in_every_dtype(dtype):
     values = pd.Series(list(map(str, IDS)) if dtype == "string" else IDS, dtype=dtype)
-    features = f.Features({"a": f.Ids(missing=3)})
+    features = f.Features({"a": f.Ids(fill_value=3)})
     assert features.encode(pd.DataFrame({"a": values}))["a"].tolist() == IDS
     if dtype in ("Int64", "object", "string"):
         values[1] = None
@@ -66,18 +66,18 @@ def test_large_ids_are_exact_in_every_dtype(dtype):
 @pytest.mark.parametrize("given", [lambda column: column.array, lambda column: column.values, pd.Index])
 def test_what_a_nullable_column_is_made_of_is_as_exact_as_the_column(given):
     column = pd.Series([1, None, 2**53 + 1], dtype="Int64")
-    features = f.Features({"a": f.Ids(missing=0), "h": f.Hashed(1000, column="a", missing="none")})
+    features = f.Features({"a": f.Ids(fill_value=0), "h": f.Hashed(1000, column="a", fill_value="none")})
     expected = features.encode(pd.DataFrame({"a": column}))
     assert expected["a"].tolist() == [1, 0, 2**53 + 1]
     assert_same(features.encode({"a": given(column)}), expected)
-    assert features.rows_of({"a": given(column)}) == [{"a": 1}, {"a": None}, {"a": 2**53 + 1}]
+    assert features.to_rows({"a": given(column)}) == [{"a": 1}, {"a": None}, {"a": 2**53 + 1}]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "Int8", "boolean", "category", "Float32", "string", "Sparse[int]"])
 def test_an_array_of_each_dtype_is_read_as_its_column(dtype):
     column = pd.Series([0, 1, 1]).astype(dtype)
-    features = f.Features({"t": f.Text(missing="?")})
-    assert features.rows_of({"t": column.array}) == features.rows_of({"t": column})
+    features = f.Features({"t": f.Text(fill_value="?")})
+    assert features.to_rows({"t": column.array}) == features.to_rows({"t": column})
 
 
 @pytest.mark.parametrize("dtype", ["object", "str", "string", "category"])
@@ -89,7 +89,7 @@ def test_categories_of_every_dtype_are_the_same(dtype):
 
 
 def test_an_integer_category_with_missing_values_is_one_category_with_its_string():
-    features = f.Features({"a": f.Hashed(1000, missing="none")})
+    features = f.Features({"a": f.Hashed(1000, fill_value="none")})
     expected = features.encode([{"a": "9"}, {"a": None}, {"a": "10"}])
     for dtype in ("float64", "Int64", "object"):
         assert_same(features.encode(pd.DataFrame({"a": pd.Series([9, None, 10], dtype=dtype)})), expected)
@@ -97,7 +97,7 @@ def test_an_integer_category_with_missing_values_is_one_category_with_its_string
 
 @pytest.mark.parametrize("dtype", ["bool", "boolean", "object"])
 def test_a_column_of_booleans_is_one_of_categories(dtype):
-    features = f.Features({"a": f.Vocabulary(["false", "true"], missing="false")})
+    features = f.Features({"a": f.Vocabulary(["false", "true"], fill_value="false")})
     assert features.encode(pd.DataFrame({"a": pd.Series([True, False], dtype=dtype)}))["a"].tolist() == [1, 0]
 
 
@@ -108,7 +108,7 @@ def test_two_columns_of_one_name_are_told_as_that():
 
 
 def test_a_time_is_refused_and_a_missing_one_is_missing():
-    features = f.Features({"a": f.Numeric(missing=1)})
+    features = f.Features({"a": f.Numeric(fill_value=1)})
     times = pd.Series(pd.to_datetime(["2020-01-01", None]))
     with pytest.raises(InvalidItem) as caught:
         features.encode(pd.DataFrame({"a": times}))
@@ -118,7 +118,7 @@ def test_a_time_is_refused_and_a_missing_one_is_missing():
 
 
 def test_lists_may_be_cells():
-    features = f.Features({"a": f.Ids(9, many=3, missing=f.EMPTY)})
+    features = f.Features({"a": f.Ids(9, max_length=3, fill_value=f.EMPTY)})
     table = pd.DataFrame({"a": [[1, 2], None, np.array([3, 4, 5])]})
     assert features.encode(table)["a"].tolist() == [[1, 2, 0], [0, 0, 0], [3, 4, 5]]
 
@@ -133,7 +133,7 @@ def test_a_frame_with_another_index_is_read_by_place():
 def test_a_frame_without_a_column_says_which_it_has():
     with pytest.raises(ConfigError, match="did you mean 'ages'"):
         f.Features({"age": f.Numeric()}).encode(pd.DataFrame({"ages": [1]}))
-    assert f.Features({"age": f.Numeric(missing=0)}).encode(pd.DataFrame({"b": [1, 2]}))["age"].tolist() == [0, 0]
+    assert f.Features({"age": f.Numeric(fill_value=0)}).encode(pd.DataFrame({"b": [1, 2]}))["age"].tolist() == [0, 0]
 
 
 def test_the_rows_of_a_frame_are_what_json_has_and_give_the_same_bits():
@@ -148,14 +148,14 @@ def test_the_rows_of_a_frame_are_what_json_has_and_give_the_same_bits():
     )
     features = f.Features(
         {
-            "n": f.Numeric(scale="standard", missing=f.MEAN),
-            "i": f.Ids(missing=7),
-            "c": f.Vocabulary(max_size=2, missing="none"),
-            "t": f.Hashed(9, many=2, missing=f.EMPTY, one_hot=True),
+            "n": f.Numeric(scale="standard", fill_value=f.MEAN),
+            "i": f.Ids(fill_value=7),
+            "c": f.Vocabulary(max_size=2, fill_value="none"),
+            "t": f.Hashed(9, max_length=2, fill_value=f.EMPTY, one_hot=True),
         },
-        join="x",
+        concat_into="x",
     ).fit(table)
-    rows = json.loads(json.dumps(features.rows_of(table), allow_nan=False))
+    rows = json.loads(json.dumps(features.to_rows(table), allow_nan=False))
     assert rows[1] == {"n": None, "i": None, "c": None, "t": [2, 3]}
     assert_same(features.encode(rows), features.encode(table))
     assert_same(features.encode_rows(rows).inputs, features.encode(table))
@@ -166,11 +166,13 @@ def test_the_rows_of_a_frame_are_what_json_has_and_give_the_same_bits():
 def test_a_model_of_a_narrow_frame_answers_the_json_of_its_rows_as_it_did_in_training(tmp_path, dtype, cut):
     decimals = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     frame = pd.DataFrame({"a": pd.Series(decimals * 20, dtype=dtype)})
-    features = ps.Features({"b": f.Bucketized(**cut, one_hot=True, column="a"), "n": f.Numeric(column="a")}, join="x")
+    features = ps.Features(
+        {"b": f.Bucketized(**cut, one_hot=True, column="a"), "n": f.Numeric(column="a")}, concat_into="x"
+    )
     features = features.fit(frame)
     inputs = features.encode(frame)["x"]
     model = LogisticRegression(C=1e6).fit(inputs, inputs[:, 1] > 0)
-    report = ps.export.save(model, tmp_path / "made", features=features, probes=frame)
+    report = ps.export.save(model, tmp_path / "made", features=features, reference_rows=frame)
     stage, decoder = ArtifactStage(), ItemDecoder(features.item_type())
     stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
     answers = stage.predict([decoder.decode(Codec.JSON, json.dumps({"a": number}).encode()) for number in decimals])

@@ -270,4 +270,7 @@ def test_tensorflow_alone_answers_raw_features_as_models_whose_rows_were_outside
 
 
 def save(model, features, folder):
-    return ps.export.save(model, folder, features=features, probes=ROWS[:3], check=ROWS[3:]).path / "saved_model"
+    return (
+        ps.export.save(model, folder, features=features, reference_rows=ROWS[:3], validation_data=ROWS[3:]).path
+        / "saved_model"
+    )

@@ -142,7 +142,7 @@ def test_a_value_at_which_the_graph_raises_is_the_callers(tmp_path, make, kind, 
     name = "town" if kind == f.Text() else "shop"
     rows = [{name: value, "size": float(place)} for place, value in enumerate(values)]
     spec = f.Features({name: kind, "size": f.Numeric()}).fit(rows)
-    ps.export.save(make(), tmp_path / "a", features=spec, probes=rows, formats=[format_])
+    ps.export.save(make(), tmp_path / "a", features=spec, reference_rows=rows, formats=[format_])
     stage = ArtifactStage()
     stage.setup(path=str(tmp_path / "a"), digest=open_artifact(tmp_path / "a").digest, format=format_, trust=True)
     (refused,) = stage.predict([{name: unknown, "size": 1.0}])

@@ -15,7 +15,7 @@ import tensorflow as tf
 import torch
 
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.runtimes import open_graph
 from penstock.testing.graphs import (
     ID_INPUTS,
@@ -124,8 +124,8 @@ def test_a_torch_graph_that_answers_with_its_own_buffer_gives_copies():
     graph = open_graph(
         "pt2",
         saved(Counting(), {"x": torch.zeros(2)}, dynamic=False),
-        inputs=[Tensor("x", "float32")],
-        outputs=[Tensor("seen", "float32")],
+        inputs=[TensorSpec("x", "float32")],
+        outputs=[TensorSpec("seen", "float32")],
     )
     first = graph.run({"x": np.ones(2, dtype=np.float32)})[0]
     second = graph.run({"x": np.ones(2, dtype=np.float32)})[0]
@@ -136,14 +136,18 @@ def test_a_torch_graph_that_answers_with_its_own_buffer_gives_copies():
     ("inputs", "outputs", "said"),
     [
         (
-            (Tensor("other", "float32", (2,)), SUM_INPUTS[1]),
+            (TensorSpec("other", "float32", (2,)), SUM_INPUTS[1]),
             SUM_OUTPUTS,
             r"inputs \['left', 'right'\], and its manifest",
         ),
         (SUM_INPUTS[:1], SUM_OUTPUTS, r"manifest says \['left'\]"),
-        ((Tensor("left", "float64", (2,)), SUM_INPUTS[1]), SUM_OUTPUTS, "'left' of the graph has the dtype float32"),
+        (
+            (TensorSpec("left", "float64", (2,)), SUM_INPUTS[1]),
+            SUM_OUTPUTS,
+            "'left' of the graph has the dtype float32",
+        ),
         (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, but its manifest lists \['total'\]"),
-        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "int64", (2,))), "'gap' of the graph has the dtype float32"),
+        (SUM_INPUTS, (SUM_OUTPUTS[0], TensorSpec("gap", "int64", (2,))), "'gap' of the graph has the dtype float32"),
     ],
 )
 @pytest.mark.parametrize("kind", ["pt2", "saved_model"])

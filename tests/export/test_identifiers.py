@@ -177,7 +177,7 @@ def test_of_two_trainers_in_keras_one_is_killed_and_the_model_is_served_as_train
         program.wait_for(TOLD, PATIENCE_SECONDS)
     os.kill(killed.pid, signal.SIGKILL)
     (programs.folder / "other").touch()
-    check_saved_by_another(programs, other, "--trust")
+    check_saved_by_another(programs, other, "--trust-model-code")
     assert programs.attempts_lost_by(killed)
 
 
@@ -210,7 +210,7 @@ def check_published(folder: Path, *options: str) -> None:
         assert [table["placed"] for table in manifest(models, 1)["tables"]] == ["outside"]
         ways = [
             (str(models), (), without_frameworks(folder)),
-            (str(models), ("--format", "pt2", "--trust"), {}),
+            (str(models), ("--format", "pt2", "--trust-model-code"), {}),
             ("inlined", (), {}),
         ]
     for path, given, env in ways:

@@ -22,8 +22,8 @@ ROWS = [
     for place in range(8)
 ]
 AGE, RATE = f.Numeric(scale="standard"), f.Numeric()
-MATRIX = ps.Features({"age": AGE, "rate": RATE}, join="x").fit(ROWS)
-MIXED = ps.Features({"age": AGE, "rate": RATE, "occupation": f.Vocabulary(max_size=9)}, join="x").fit(ROWS)
+MATRIX = ps.Features({"age": AGE, "rate": RATE}, concat_into="x").fit(ROWS)
+MIXED = ps.Features({"age": AGE, "rate": RATE, "occupation": f.Vocabulary(max_size=9)}, concat_into="x").fit(ROWS)
 IDS = ps.Features({"user": f.Ids()})
 TEXT = ps.Features({"note": f.Text()})
 
@@ -227,9 +227,11 @@ def test_a_model_is_saved_proved_and_served_by_tensorflow_alone(tmp_path):
     model = functional(lambda x, occupation: {"x": x, "occupation": occupation})
     model.compile("adam", "binary_crossentropy")
     model.fit(MIXED.encode(ROWS), {"probability": np.ones((8, 1))}, verbose=0)
-    report = ps.export.save(model, tmp_path / "affairs", features=MIXED, probes=ROWS[:3], check=ROWS[3:])
+    report = ps.export.save(
+        model, tmp_path / "affairs", features=MIXED, reference_rows=ROWS[:3], validation_data=ROWS[3:]
+    )
     assert report.rows == 8
-    assert report.worst["probability"] <= 1e-5
+    assert report.max_difference["probability"] <= 1e-5
     expected = model.predict(MIXED.encode(ROWS), verbose=0)["probability"].ravel().tolist()
     program = f"""
 import sys, numpy as np

@@ -1046,7 +1046,9 @@ def trained(make, features, store="memory:", **options):
 
 def test_an_artifact_answers_as_the_model_and_refuses_an_id_alone(tmp_path):
     rows = trained(lambda: functional(2), BOTH)
-    report = ps.export.save(rows, tmp_path / "artifact", features=BOTH, probes=ROWS[:8], check=ROWS[8:])
+    report = ps.export.save(
+        rows, tmp_path / "artifact", features=BOTH, reference_rows=ROWS[:8], validation_data=ROWS[8:]
+    )
     assert report.rows == len(ROWS)
     assert list(rows.layers()) == ["layers.2", "layers.3"]
     asked = [{"user": user, "item": SIZE - 1 - user} for user in range(SIZE)]
@@ -1061,12 +1063,12 @@ def test_an_artifact_answers_as_the_model_and_refuses_an_id_alone(tmp_path):
 
 def test_a_sequential_that_only_fit_has_built_is_saved(tmp_path):
     rows = trained(lambda: keras.Sequential([table(), flat(), head()]), USER)
-    assert ps.export.save(rows, tmp_path / "artifact", features=USER, probes=ROWS[:8]).rows >= 8
+    assert ps.export.save(rows, tmp_path / "artifact", features=USER, reference_rows=ROWS[:8]).rows >= 8
 
 
 def test_a_save_builds_a_model_that_was_never_called(tmp_path):
     rows = unbuilt()
-    assert ps.export.save(rows, tmp_path / "artifact", features=BOTH, probes=ROWS[:8]).rows >= 8
+    assert ps.export.save(rows, tmp_path / "artifact", features=BOTH, reference_rows=ROWS[:8]).rows >= 8
     assert isinstance(rows.model.towers[1], Offloaded)
 
 
@@ -1074,7 +1076,7 @@ def test_what_no_graph_could_hold_is_refused_and_the_model_stays_as_it_was(tmp_p
     rows = trained(lambda: functional(1), USER)
 
     def save(model, features=USER, **options):
-        ps.export.save(model, tmp_path / "artifact", features=features, probes=ROWS[:8], **options)
+        ps.export.save(model, tmp_path / "artifact", features=features, reference_rows=ROWS[:8], **options)
 
     with pytest.raises(ConfigError, match="has its rows in a training store: pass the object"):
         save(rows.model)
@@ -1547,7 +1549,7 @@ def test_layers_are_not_changed_while_another_thread_is_in_fit(tmp_path):
         with pytest.raises(EmbeddingError, match="another thread is in fit"):
             emb.restore(rows)
         with pytest.raises(EmbeddingError, match="save it in a callback of fit"):
-            ps.export.save(rows, tmp_path / "artifact", features=USER, probes=ROWS[:8])
+            ps.export.save(rows, tmp_path / "artifact", features=USER, reference_rows=ROWS[:8])
     finally:
         waiting.go_on.set()
         trainer.join()
@@ -1561,7 +1563,7 @@ def test_a_callback_saves_and_fit_goes_on_to_train_rows(tmp_path):
 
     class Saving(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):
-            ps.export.save(rows, tmp_path / str(epoch), features=USER, probes=ROWS[:8])
+            ps.export.save(rows, tmp_path / str(epoch), features=USER, reference_rows=ROWS[:8])
             saved.append(rows.store.fetch("layers.1", np.arange(SIZE)).rows)
 
     rows.model.fit(USER.encode(ROWS), LABELS, epochs=2, callbacks=[Saving()], verbose=0)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`build")  # of a model with a ta
 
 WIDTH = 4
 USERS, ITEMS = 1000, 60
-SPEC = ps.Features({"user": f.Ids(), "items": f.Ids(size=ITEMS, many=3), "age": f.Numeric()})
+SPEC = ps.Features({"user": f.Ids(), "items": f.Ids(size=ITEMS, max_length=3), "age": f.Numeric()})
 ROWS = [
     {"user": user, "items": list(range(place, place + place % 4)), "age": place / 3}
     for place, user in enumerate([5, 2**31 + 5, 2**24 + 1, 7, 0, 999, 5, -3, 2**40 + 7])
@@ -212,7 +212,7 @@ def test_ids_may_be_those_of_a_vocabulary_in_the_model(tmp_path):
     features = ps.Features({"word": f.Text()})
     asked = [{"word": word} for word in ("red", "blue", "green", "yellow", "red")]
     rows = emb.offload(Worded(), "memory:", optimizer=emb.SGD(lr=0.1))
-    report = ps.export.save(rows, tmp_path / "saved", features=features, probes=asked, outside=["word"])
+    report = ps.export.save(rows, tmp_path / "saved", features=features, reference_rows=asked, outside=["word"])
     found = open_model(open_artifact(report.path, trust=True)).predict_rows(asked).values["score"]
     assert np.allclose(found, answers(rows.model, asked, features), rtol=1e-5, atol=1e-5)
 
@@ -228,7 +228,7 @@ def test_a_model_of_one_input_takes_its_tensor(make, tmp_path):
     )
     asked = [{"user": row["user"]} for row in ASKED]
     report = ps.export.save(
-        rows, tmp_path / "saved", features=USER, probes=asked, outputs=["score"] * (make is not Unread) or None
+        rows, tmp_path / "saved", features=USER, reference_rows=asked, outputs=["score"] * (make is not Unread) or None
     )
     found = open_model(open_artifact(report.path, trust=True)).predict_rows(asked).values["score"]
     expected = rows.model(tf.constant(USER.encode(asked)["user"]))
@@ -240,7 +240,7 @@ def test_a_model_with_its_tables_outside_answers_as_it_does(make, tmp_path):
     rows = trained(make)
     before = answers(rows.model, ASKED)
     report = ps.export.save(
-        rows, tmp_path / "saved", features=SPEC, probes=ROWS, outside=list(rows.tables), shard_bytes=700
+        rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS, outside=list(rows.tables), shard_bytes=700
     )
     assert np.array_equal(answers(rows.model, ASKED), before)
     artifact = open_artifact(report.path, trust=True)
@@ -262,7 +262,7 @@ def test_a_table_inside_and_one_outside_are_both_held_to_their_ids(tmp_path):
             return [self.user(user), bag(self.items(items), weights), self.items(items[:, 0] + user % 50)]
 
     rows = trained(Computed)
-    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     artifact = open_artifact(report.path, trust=True)
     manifest = artifact.manifest
     assert [(one.path, one.placed) for one in manifest.tables] == [("user", "outside"), ("items", "inlined")]
@@ -291,7 +291,7 @@ def test_as_many_ids_as_rows_are_not_by_the_row_in_another_order_or_where_values
             alone = self.some(tf.boolean_mask(first, user > -10))
             return [keras.ops.flip(turned, axis=0) + alone]
 
-    report = ps.export.save(trained(Turned), tmp_path / "saved", features=SPEC, probes=ROWS, outside=["flat"])
+    report = ps.export.save(trained(Turned), tmp_path / "saved", features=SPEC, reference_rows=ROWS, outside=["flat"])
     artifact = open_artifact(report.path, trust=True)
     assert [lookup.by_row for lookup in artifact.manifest.lookups] == [False, False]
 
@@ -303,10 +303,10 @@ def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path
 
     rows = trained(Idle)
     with pytest.raises(ExportRefused, match="feature 'user' is Ids without a size"):  # nothing would check its ids
-        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
-    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, many=3), "age": f.Numeric()})
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
+    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, max_length=3), "age": f.Numeric()})
     probes = [row for row in ROWS if row["user"] >= 0]
-    report = ps.export.save(rows, tmp_path / "saved", features=sized, probes=probes)
+    report = ps.export.save(rows, tmp_path / "saved", features=sized, reference_rows=probes)
     manifest = open_artifact(report.path).manifest
     assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"])
 
@@ -320,7 +320,7 @@ def test_ids_that_depend_on_rows_are_refused_with_both_layers(tmp_path):
     rows = trained(Chained)
     before = answers(rows.model, ROWS)
     with pytest.raises(ExportRefused, match="the ids of layer 'items' depend on the rows of layer 'user'"):
-        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     assert not (tmp_path / "saved").exists()
     assert np.array_equal(answers(rows.model, ROWS), before)
 
@@ -332,7 +332,7 @@ def test_a_lookup_in_a_loop_is_refused_by_its_layer(tmp_path):
             return [self.user(user), each[:, 0], each[:, 1]]
 
     with pytest.raises(ExportRefused, match="layer 'items' is called inside of a loop"):
-        ps.export.save(trained(Looping), tmp_path / "saved", features=SPEC, probes=ROWS)
+        ps.export.save(trained(Looping), tmp_path / "saved", features=SPEC, reference_rows=ROWS)
 
 
 def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_path):
@@ -349,7 +349,7 @@ def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_pat
     probes = [{"rows_0": place * 3, "places_0_0": place, "ids_0_0": 1 / (place + 1)} for place in range(5)]
     any_ids = {"user": emb.Table(ids="any", missing=emb.init(3))}
     rows = emb.offload(Named(), "memory:", optimizer=emb.SGD(lr=0.1), tables=any_ids)
-    report = ps.export.save(rows, tmp_path / "saved", features=spec, probes=probes)
+    report = ps.export.save(rows, tmp_path / "saved", features=spec, reference_rows=probes)
     assert report.rows >= len(probes)
 
 
@@ -369,7 +369,7 @@ def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path, capsys
     rows = emb.offload(model, f"shared:{tmp_path / 'rows'}", optimizer=emb.SGD(lr=0.1))
     found = {}
     for name, outside in {"outside": list(rows.tables)[:1], "inlined": []}.items():
-        report = ps.export.save(rows, tmp_path / name, features=features, probes=table_of, outside=outside)
+        report = ps.export.save(rows, tmp_path / name, features=features, reference_rows=table_of, outside=outside)
         artifact = open_artifact(report.path, trust=True)
         assert [one.path for one in artifact.manifest.outside] == outside
         show_artifact(artifact, as_json=False)
@@ -380,7 +380,7 @@ def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path, capsys
 
 def test_a_model_with_shared_weights_is_saved_with_a_table_outside(tmp_path):
     rows = trained(functional, dense="shared")
-    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     with pytest.raises(ConfigError, match="can run code"):
         open_model(open_artifact(report.path))
     found = open_model(open_artifact(report.path, trust=True)).predict_rows(ASKED)
@@ -389,7 +389,7 @@ def test_a_model_with_shared_weights_is_saved_with_a_table_outside(tmp_path):
 
 def test_the_weights_are_loaded_once_for_both_graphs(tmp_path, monkeypatch):
     rows = trained(Pair)
-    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS, outside=["pair.0", "pair.1"])
+    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS, outside=["pair.0", "pair.1"])
     loads, load = [], tf.saved_model.load
     monkeypatch.setattr(tf.saved_model, "load", lambda path: loads.append(path) or load(path))
     model = open_model(open_artifact(report.path, trust=True))

@@ -22,7 +22,7 @@ from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 from penstock.export.torch_model import TorchExporter  # noqa: E402
 
 ROWS = [{"user": place % 20, "words": [f"w{place}", f"w{place + 1}"]} for place in range(8)]
-FEATURES = ps.Features({"user": f.Ids(size=20), "words": f.Hashed(buckets=30, many=3)}).fit(ROWS)
+FEATURES = ps.Features({"user": f.Ids(size=20), "words": f.Hashed(buckets=30, max_length=3)}).fit(ROWS)
 
 
 class Ranker(nn.Module):
@@ -60,7 +60,7 @@ def test_the_artifact_answers_as_the_model_also_for_ids_that_nobody_trained(stor
     monkeypatch.chdir(tmp_path)
     rows = trained(store)
     assert rows.store.count("user") == len(ROWS)
-    report = ps.export.save(rows, "artifact", features=FEATURES, probes=ROWS)
+    report = ps.export.save(rows, "artifact", features=FEATURES, reference_rows=ROWS)
     assert report.rows >= len(ROWS)
     assert are_offloaded(rows)
     asked = [{"user": user, "words": [f"w{user}"]} for user in range(20)]
@@ -85,7 +85,7 @@ def test_the_layers_are_native_while_the_graph_is_written_and_offloaded_again_af
 
     monkeypatch.setattr(TorchExporter, "write", fail)
     with pytest.raises(OSError, match="full"):
-        ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS)
+        ps.export.save(rows, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS)
     assert found == [(False, (20, 4))]
     assert are_offloaded(rows)
     assert not (tmp_path / "artifact").exists()
@@ -103,7 +103,7 @@ def test_the_layers_are_native_while_the_graph_is_written_and_offloaded_again_af
 )
 def test_a_table_stays_outside_where_it_is_large_takes_any_id_or_is_named(tables, options, outside, tmp_path):
     rows = trained("memory:", **tables)
-    ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS, **options)
+    ps.export.save(rows, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS, **options)
     manifest = open_artifact(tmp_path / "artifact").manifest
     assert ([table.name for table in manifest.outside], manifest.schema) == (outside, 2 if outside else 1)
     assert are_offloaded(rows)
@@ -111,20 +111,22 @@ def test_a_table_stays_outside_where_it_is_large_takes_any_id_or_is_named(tables
 
 def test_a_path_of_no_table_is_refused_with_those_that_there_are(tmp_path):
     with pytest.raises(ConfigError, match=r"outside has 'item', which is not the path of a table; tables: 'user', 'wo"):
-        ps.export.save(trained("memory:"), tmp_path / "artifact", features=FEATURES, probes=ROWS, outside=["item"])
+        ps.export.save(
+            trained("memory:"), tmp_path / "artifact", features=FEATURES, reference_rows=ROWS, outside=["item"]
+        )
 
 
 def test_ids_without_a_size_are_refused_by_name(tmp_path):
-    features = ps.Features({"user": f.Ids(), "words": f.Hashed(buckets=30, many=3)}).fit(ROWS)
+    features = ps.Features({"user": f.Ids(), "words": f.Hashed(buckets=30, max_length=3)}).fit(ROWS)
     with pytest.raises(ExportRefused, match=r"feature 'user' is Ids without a size.*Ids\(size="):
-        ps.export.save(trained("memory:"), tmp_path / "artifact", features=features, probes=ROWS)
+        ps.export.save(trained("memory:"), tmp_path / "artifact", features=features, reference_rows=ROWS)
 
 
 def test_the_model_alone_and_rows_that_were_restored_are_refused_with_what_to_give(tmp_path):
     rows = trained("memory:")
 
     def save(model):
-        ps.export.save(model, tmp_path / "artifact", features=FEATURES, probes=ROWS)
+        ps.export.save(model, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS)
 
     with pytest.raises(ConfigError, match=r"user has its rows in a training store: give save what .*offload returned"):
         save(rows.model)
@@ -142,7 +144,7 @@ def test_a_model_whose_other_layers_are_sharded_is_refused(tmp_path):
     try:
         fully_shard(rows.model.out, mesh=init_device_mesh("cpu", (1,)))
         with pytest.raises(ConfigError, match=r"out is sharded by FSDP.*get_model_state_dict"):
-            ps.export.save(rows, tmp_path / "artifact", features=FEATURES, probes=ROWS)
+            ps.export.save(rows, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS)
     finally:
         torch.distributed.destroy_process_group()
     assert are_offloaded(rows)

@@ -188,7 +188,7 @@ def test_a_saver_that_trained_nothing_saves_what_the_others_did(tmp_path):
     train(trainer)
     raw = [{"user": user} for user in range(20)]
     features = ps.Features({"user": f.Ids(size=20)}).fit(raw)
-    ps.export.save(saver, tmp_path / "artifact", features=features, probes=raw)
+    ps.export.save(saver, tmp_path / "artifact", features=features, reference_rows=raw)
     graph = open_model(open_artifact(tmp_path / "artifact"), "onnx")
     with torch.no_grad():
         expected = trainer.model(torch.arange(20))["score"].numpy()

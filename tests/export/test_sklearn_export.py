@@ -63,7 +63,7 @@ ROWS = [
     }
     for place, (age, rate) in enumerate(RANDOM.normal(size=(60, 2)))
 ]
-MATRIX = ps.Features({"age": f.Numeric(), "rate": f.Numeric()}, join="x").fit(ROWS)
+MATRIX = ps.Features({"age": f.Numeric(), "rate": f.Numeric()}, concat_into="x").fit(ROWS)
 COLUMNS = ps.Features({"age": f.Numeric(), "kind": f.Ids(), "note": f.Text()}).fit(ROWS)
 TEXT = ps.Features({"note": f.Text()})
 ONE = ps.Features({"age": f.Numeric()})
@@ -167,7 +167,7 @@ def test_a_threshold_between_neighbours_in_float32_parts_them_in_the_graph_too(t
     rows = [{"age": 8388608.0 + place % 40} for place in range(200)]  # there is no float32 between these numbers
     x = ONE.encode(rows)["age"].reshape(-1, 1)
     model = BOOSTED[kind](x, np.arange(200) % 40 * 7 % 5)
-    report = ps.export.save(model, tmp_path / "model", features=ONE, probes=rows[:1], check=rows)
+    report = ps.export.save(model, tmp_path / "model", features=ONE, reference_rows=rows[:1], validation_data=rows)
     assert report.rows == 201
 
 
@@ -305,7 +305,9 @@ def test_what_was_fitted_on_a_frame_of_several_columns_takes_them_together(tmp_p
 def test_an_estimator_that_was_fitted_on_a_frame_of_several_columns_is_saved(tmp_path):
     columns = ps.Features({"rate of/é": f.Numeric(column="rate"), "kind": f.Ids(), "age": f.Numeric()}).fit(ROWS)
     frame = pandas.DataFrame(columns.encode(ROWS))[COLUMN_NAMES]
-    ps.export.save(SVC().fit(frame, POSITIVE), tmp_path / "model", features=columns, probes=ROWS[:3], check=ROWS)
+    ps.export.save(
+        SVC().fit(frame, POSITIVE), tmp_path / "model", features=columns, reference_rows=ROWS[:3], validation_data=ROWS
+    )
 
 
 def test_what_does_not_convert_in_a_frame_is_refused_by_the_first_error(tmp_path):
@@ -337,9 +339,9 @@ def test_only_what_a_search_has_chosen_counts(tmp_path):
 def test_the_classes_are_the_model_s_own_and_stand_in_the_manifest(tmp_path):
     model = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, NAMES)
     report = ps.export.save(
-        model, tmp_path / "model", features=MATRIX, probes=ROWS[:3], check=ROWS, classes=["no", "yes"]
+        model, tmp_path / "model", features=MATRIX, reference_rows=ROWS[:3], validation_data=ROWS, classes=["no", "yes"]
     )
-    assert (report.rows, report.worst["label"]) == (63, 0.0)
+    assert (report.rows, report.max_difference["label"]) == (63, 0.0)
     artifact = open_artifact(report.path)
     assert artifact.manifest.classes == ("no", "yes")
     assert {"scikit-learn", "skl2onnx", "onnx", "numpy", "python", "penstock"} == set(artifact.manifest.libraries)
@@ -350,7 +352,7 @@ def test_other_classes_than_the_model_s_are_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"classes=\['yes', 'no'\], but the model was fitted with the classes \['no', 'yes'\]"
     ):
-        ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:3], classes=["yes", "no"])
+        ps.export.save(model, tmp_path / "model", features=MATRIX, reference_rows=ROWS[:3], classes=["yes", "no"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -366,8 +368,8 @@ def test_words_are_split_as_scikit_learn_splits_them_in_any_language(tmp_path):
     ]
     rows = [{"note": text} for text in texts * 3]
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts * 3, np.arange(21) % 3)
-    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=rows)
-    assert report.worst["probabilities"] < 1e-5
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, reference_rows=rows)
+    assert report.max_difference["probabilities"] < 1e-5
 
 
 class Own(TransformerMixin, BaseEstimator):
@@ -488,7 +490,7 @@ def test_trees_behind_steps_that_compute_are_doubted(kind):
 
 def test_few_rows_for_trees_behind_a_scaler_are_told(tmp_path, capsys):
     model = make_pipeline(StandardScaler(), RandomForestRegressor(3, random_state=0)).fit(X, X[:, 0])
-    ps.export.save(model, tmp_path / "model", features=MATRIX, probes=ROWS[:2])
+    ps.export.save(model, tmp_path / "model", features=MATRIX, reference_rows=ROWS[:2])
     assert (
         "2 rows are compared, which is few for this model: trees use values computed by steps"
         in capsys.readouterr().err

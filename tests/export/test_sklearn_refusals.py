@@ -65,14 +65,14 @@ ROWS = [
 FEATURES = ps.Features(
     {
         "size": f.Numeric(),
-        "price": f.Numeric(missing=-1.0),
+        "price": f.Numeric(fill_value=-1.0),
         "shop": f.Ids(),
         "town": f.Vocabulary(["bonn", "oslo", "rome", "paris"]),
-        "note": f.Text(missing=""),
+        "note": f.Text(fill_value=""),
     }
 ).fit(ROWS)
-MATRIX = ps.Features({"size": f.Numeric(), "price": f.Numeric(missing=-1.0)}, join="x").fit(ROWS)
-TEXT = ps.Features({"note": f.Text(missing="")})
+MATRIX = ps.Features({"size": f.Numeric(), "price": f.Numeric(fill_value=-1.0)}, concat_into="x").fit(ROWS)
+TEXT = ps.Features({"note": f.Text(fill_value="")})
 FRAME = pandas.DataFrame(FEATURES.encode(ROWS))
 CLASSES = np.array([int(place % 7 + place % 3 > 4) for place in range(66)])
 
@@ -294,7 +294,9 @@ UNSEEN = {**ROWS[0], "shop": 99}
 @pytest.mark.parametrize("encoder", [OneHotEncoder, OrdinalEncoder])
 def test_an_unseen_category_is_the_caller_s_with_its_column_and_the_others_are_answered(tmp_path, encoder):
     spec, model = of_columns(encoder(), LogisticRegression())
-    report = ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=ROWS[:3], check=ROWS)
+    report = ps.export.save(
+        fitted(spec, model), tmp_path / "model", features=spec, reference_rows=ROWS[:3], validation_data=ROWS
+    )
     assert report.rows == len(ROWS) + 3
     stage = ArtifactStage()
     stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
@@ -325,7 +327,7 @@ def test_a_number_whose_power_is_too_large_is_refused_as_the_model_does_and_take
     powers = PowerTransformer(method)
     model = make_pipeline(powers, LogisticRegression()).fit(MATRIX.encode(rows)["x"], CLASSES)
     assert powers.lambdas_[1] > 1
-    report = ps.export.save(model, tmp_path / "model", features=MATRIX, probes=rows[:3], check=rows)
+    report = ps.export.save(model, tmp_path / "model", features=MATRIX, reference_rows=rows[:3], validation_data=rows)
     stage = ArtifactStage()
     stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
     far, large, given = stage.predict([{**rows[0], "price": price} for price in (3e38, 1e9, 2.0)])
@@ -353,13 +355,13 @@ def test_a_graph_that_answers_where_its_model_refuses_is_found(tmp_path, monkeyp
     spec, model = make()
     rows = [{column: row[column] for column in spec.columns} for row in ROWS]
     with pytest.raises(ExportRefused, match=f"accepts a row that the model rejects, .*{reason}.*; have the model answ"):
-        ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, probes=rows[:3])
+        ps.export.save(fitted(spec, model), tmp_path / "model", features=spec, reference_rows=rows[:3])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_text_alone_is_counted_as_its_model_counts_it_in_every_language(tmp_path):
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit([row["note"] for row in ROWS], CLASSES)
-    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": note} for note in NOTES])
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, reference_rows=[{"note": note} for note in NOTES])
     stage = ArtifactStage()
     stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
     for text in ("ΟΔΟΣ", "İSTANBUL", "STRASSE", "STRA\u1e9eE", "NAI\u0308VE", "", "\U0001f600 red\U0001f600house"):
@@ -385,7 +387,7 @@ def of_notes(vectorizer, notes):
 
 def test_a_character_that_stands_between_terms_is_counted_as_no_other(tmp_path):
     model = of_notes(CountVectorizer(analyzer="char"), ["aa\x1eb", "bb", "a\x1e", "ab#"] * 3)
-    report = ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": "bb"}, {"note": "ab"}])
+    report = ps.export.save(model, tmp_path / "model", features=TEXT, reference_rows=[{"note": "bb"}, {"note": "ab"}])
     stage = ArtifactStage()
     stage.setup(path=str(report.path), digest=report.digest, format="onnx", trust=False)
     texts = ["a\x1fb", "a\x1eb", "a\x1f\x1e\x1fb", "\x1f", "a"]
@@ -412,7 +414,7 @@ def test_a_vectorizer_whose_terms_cannot_be_given_to_a_graph_is_refused_by_name(
     make, reason = NOT_GIVEN[kind]
     model = of_notes(make(), ["red house", "blue\x1fsea"] * 3)
     with pytest.raises(ExportRefused, match=reason):
-        ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": "red"}])
+        ps.export.save(model, tmp_path / "model", features=TEXT, reference_rows=[{"note": "red"}])
 
 
 def test_text_that_is_read_otherwise_is_found_in_rows_that_the_proof_makes(tmp_path, monkeypatch):
@@ -423,7 +425,7 @@ def test_text_that_is_read_otherwise_is_found_in_rows_that_the_proof_makes(tmp_p
     texts = ["οδος", "blue sea"] * 9
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, [0, 1] * 9)
     with pytest.raises(ExportRefused, match=r"^of the rows that the proof makes of yours, .*note.*ΟΔΟΣ"):
-        ps.export.save(model, tmp_path / "model", features=TEXT, probes=[{"note": text} for text in texts[:2]])
+        ps.export.save(model, tmp_path / "model", features=TEXT, reference_rows=[{"note": text} for text in texts[:2]])
 
 
 def test_text_of_another_step_is_refused_for_its_words_cannot_be_taken_before_the_graph():

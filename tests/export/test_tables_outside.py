@@ -32,7 +32,7 @@ WIDTH = 4
 USERS, ITEMS = 1000, 60
 FORMATS = ("onnx", "pt2")
 SPEC = ps.Features(
-    {"user": f.Ids(), "items": f.Ids(size=ITEMS, many=3), "weights": f.Numeric()},
+    {"user": f.Ids(), "items": f.Ids(size=ITEMS, max_length=3), "weights": f.Numeric()},
 )
 ROWS = [
     {"user": user, "items": list(range(place, place + place % 4)), "weights": place / 3}
@@ -165,7 +165,7 @@ def test_a_model_with_its_tables_outside_answers_as_it_does(kind, tmp_path):
     rows = trained(kind)
     paths = list(rows.tables)
     report = ps.export.save(
-        rows, tmp_path / "saved", features=SPEC, probes=ROWS, formats=FORMATS, outside=paths, shard_bytes=700
+        rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS, formats=FORMATS, outside=paths, shard_bytes=700
     )
     assert {table.path for table in open_artifact(report.path).manifest.outside} == set(paths) - {"user"} | (
         {"user"} if kind in (Plain, Twice, Constant) else set()
@@ -192,7 +192,9 @@ def test_the_graphs_have_nothing_of_the_size_of_a_table_nor_of_each_other(tmp_pa
             first, *others = super().vectors(user, items, weights)
             return [first + self.wide(first).mean(dim=1, keepdim=True), *others]
 
-    ps.export.save(trained(Large), tmp_path / "saved", features=SPEC, probes=ROWS, formats=FORMATS, outside=["items"])
+    ps.export.save(
+        trained(Large), tmp_path / "saved", features=SPEC, reference_rows=ROWS, formats=FORMATS, outside=["items"]
+    )
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "saved").glob("*.*") if path.suffix != ".json"}
     assert sorted(sizes) == ["ids.onnx", "ids.pt2", "model.onnx", "model.pt2"]
     assert max(sizes["ids.onnx"], sizes["ids.pt2"]) < 4096 * WIDTH * 4 < min(sizes["model.onnx"], sizes["model.pt2"])
@@ -204,7 +206,7 @@ def test_a_table_inside_and_one_outside_are_both_held_to_their_ids(tmp_path):
             return [self.user(user), self.user(user), self.items(items[:, 0] + user % 50)]
 
     rows = trained(Computed)
-    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+    report = ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     manifest = open_artifact(report.path).manifest
     assert [(table.path, table.placed) for table in manifest.tables] == [("user", "outside"), ("items", "inlined")]
     asked = [ROWS[0], {"user": 49, "items": [59], "weights": 1}, ROWS[1]]
@@ -219,7 +221,7 @@ def test_an_id_that_is_not_by_the_row_fails_the_whole_call(tmp_path):
         def vectors(self, user, items, weights):
             return super().vectors(user, items + (user == 49)[:, None] * 100, weights)
 
-    report = ps.export.save(trained(Beyond), tmp_path / "saved", features=SPEC, probes=ROWS, outside=["flat"])
+    report = ps.export.save(trained(Beyond), tmp_path / "saved", features=SPEC, reference_rows=ROWS, outside=["flat"])
     model = open_model(open_artifact(report.path))
     with pytest.raises(ps.InvalidItem, match=r"'(flat|rows)' has the ids from 0 to 59, but id 10\d was requested"):
         model.predict_rows([ROWS[0], {"user": 49, "items": [3], "weights": 1}])
@@ -232,7 +234,7 @@ def test_ids_that_depend_on_rows_are_refused_with_both_layers(tmp_path):
             return [first, first, self.items((first[:, 0] * 10).long() % ITEMS)]
 
     with pytest.raises(ExportRefused, match="the ids of layer 'items' depend on the rows of layer 'user'"):
-        ps.export.save(trained(Chained), tmp_path / "saved", features=SPEC, probes=ROWS)
+        ps.export.save(trained(Chained), tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     assert not (tmp_path / "saved").exists()
 
 
@@ -241,7 +243,7 @@ def test_a_table_that_is_for_training_alone_is_left_out(tmp_path):
         def vectors(self, user, items, weights):
             return [self.items(items[:, 0])] * 3
 
-    report = ps.export.save(trained(Idle), tmp_path / "saved", features=SPEC, probes=ROWS, outside=["items"])
+    report = ps.export.save(trained(Idle), tmp_path / "saved", features=SPEC, reference_rows=ROWS, outside=["items"])
     assert [table.path for table in open_artifact(report.path).manifest.tables] == ["items"]
     assert not list(report.path.glob("tables/user"))
 
@@ -254,10 +256,10 @@ def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path
 
     rows = trained(Idle)
     with pytest.raises(ExportRefused, match="feature 'user' is Ids without a size"):  # nothing would check its ids
-        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
-    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, many=3), "weights": f.Numeric()})
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
+    sized = ps.Features({"user": f.Ids(size=2**62), "items": f.Ids(size=ITEMS, max_length=3), "weights": f.Numeric()})
     probes = [row for row in ROWS if row["user"] >= 0]
-    report = ps.export.save(rows, tmp_path / "saved", features=sized, probes=probes, formats=FORMATS)
+    report = ps.export.save(rows, tmp_path / "saved", features=sized, reference_rows=probes, formats=FORMATS)
     manifest = open_artifact(report.path).manifest
     assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"] * 2)
 
@@ -277,7 +279,7 @@ def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_pat
     rows = emb.offload(
         Named(), "memory:", optimizer=emb.SGD(lr=0.1), tables={"user": emb.Table(ids="any", missing=emb.zeros())}
     )
-    report = ps.export.save(rows, tmp_path / "saved", features=spec, probes=probes, formats=FORMATS)
+    report = ps.export.save(rows, tmp_path / "saved", features=spec, reference_rows=probes, formats=FORMATS)
     assert report.rows >= len(probes)
 
 
@@ -291,7 +293,7 @@ def test_a_disk_that_fills_while_the_rows_are_written_leaves_nothing(tmp_path, m
 
     monkeypatch.setattr(offloaded_model, "write_shards", fill)
     with pytest.raises(OSError, match="No space left"):
-        ps.export.save(rows, tmp_path / "saved", features=SPEC, probes=ROWS)
+        ps.export.save(rows, tmp_path / "saved", features=SPEC, reference_rows=ROWS)
     assert list(tmp_path.iterdir()) == []
     rows.zero_grad()
     rows.step()
@@ -316,7 +318,7 @@ def pair(tmp_path_factory):
     rows = trained(Pair, filled=True)
     every = [{"user": 1, "items": [place, place], "weights": 1} for place in range(ITEMS)]
     path = tmp_path_factory.mktemp("pair") / "saved"
-    ps.export.save(rows, path, features=SPEC, probes=every, outside=["left", "right"])
+    ps.export.save(rows, path, features=SPEC, reference_rows=every, outside=["left", "right"])
     return path
 
 
@@ -392,7 +394,7 @@ def test_an_int32_on_the_way_of_an_id_fails_the_proof(tmp_path):
             return [self.user(narrow)]
 
     with pytest.raises(ExportRefused, match=r"'user': 'ids_0_0' has the ids int64\[1\] \[-2147483643\] in the rows"):
-        ps.export.save(trained(Narrowed), tmp_path / "saved", features=SPEC, probes=ROWS)
+        ps.export.save(trained(Narrowed), tmp_path / "saved", features=SPEC, reference_rows=ROWS)
 
 
 # -- versions ---------------------------------------------------------------------------------------------------------
@@ -405,7 +407,7 @@ def test_an_id_that_no_probe_has_and_no_float_holds_fails_the_proof_where_anothe
 
     small = [{**row, "user": place} for place, row in enumerate(ROWS)]
     with pytest.raises(ExportRefused, match=r"the proof makes of yours, .*'ids_0_0' has the ids int64\[1\] \[808\]"):
-        ps.export.save(trained(Remainder), tmp_path / "saved", features=SPEC, probes=small)
+        ps.export.save(trained(Remainder), tmp_path / "saved", features=SPEC, reference_rows=small)
 
 
 class Numbered(nn.Module):

@@ -98,15 +98,15 @@ ROWS = {
 }
 FEATURES = f.Features(
     {
-        "age": f.Numeric(scale="standard", missing=f.MEAN),
+        "age": f.Numeric(scale="standard", fill_value=f.MEAN),
         "id": f.Ids(),
         "word": f.Vocabulary(["9", "é", ""], oov_buckets=2),
-        "decade": f.Bucketized([0, 30], missing=f.EMPTY, one_hot=True, column="age"),
+        "decade": f.Bucketized([0, 30], fill_value=f.EMPTY, one_hot=True, column="age"),
         "pair": f.Crossed(["word", "id"], 1000),
-        "tags": f.Hashed(7, many=3, weights="w"),
-        "counts": f.Hashed(4, many=3, weights="w", one_hot=True, column="tags"),
+        "tags": f.Hashed(7, max_length=3, weights="w"),
+        "counts": f.Hashed(4, max_length=3, weights="w", one_hot=True, column="tags"),
     },
-    join="x",
+    concat_into="x",
 ).fit(ROWS)
 
 
@@ -136,7 +136,7 @@ def test_random_float32_have_the_buckets_and_the_hashes_of_tensorflow():
             "cut": f.Bucketized(quantiles=100, column="a"),
             "number": f.Numeric(scale="standard", column="a"),
             "hash": f.Hashed(1000, column="w"),
-            "known": f.Vocabulary(max_size=500, oov_buckets=7, column="w"),
+            "known": f.Vocabulary(max_size=500, num_oov_indices=7, column="w"),
             "cross": f.Crossed(["cut", "hash"], 5000),
         }
     ).fit({"a": numbers, "w": whole})
@@ -145,7 +145,7 @@ def test_random_float32_have_the_buckets_and_the_hashes_of_tensorflow():
     words = tf.strings.as_string(tf.cast(whole, tf.int64))
     served = features.tf_encode({"a": tf.constant(decimals, tf.float64), "w": words})
     assert bits(found) == bits(served)
-    boundaries = np.float32(features.kinds["bucket"].boundaries).tolist()
+    boundaries = np.float32(features.features["bucket"].boundaries).tolist()
     assert found["bucket"].tolist() == tf.raw_ops.Bucketize(input=numbers, boundaries=boundaries).numpy().tolist()
     assert found["hash"].tolist() == tf.strings.to_hash_bucket_fast(words, 1000).numpy().tolist()
 
@@ -173,14 +173,14 @@ def test_a_column_that_numbers_and_categories_read_is_float64():
 
 
 def test_without_lengths_each_value_of_a_dense_list_counts():
-    lists = f.Features({"a": f.Ids(many=2)})
+    lists = f.Features({"a": f.Ids(max_length=2)})
     found = lists.tf_encode({"a": tf.constant([[1], [2]], tf.int64)})
     assert found["a"].numpy().tolist() == [[1, 0], [2, 0]]
     assert found["a_weight"].numpy().tolist() == [[1, 0], [1, 0]]
 
 
 def test_a_sum_that_is_subnormal_is_zero_in_both():
-    counts = f.Features({"c": f.Ids(2, many=3, weights="w", one_hot=True)})
+    counts = f.Features({"c": f.Ids(2, max_length=3, weights="w", one_hot=True)})
     small = 2.0**-126
     table = {
         "c": [[0, 0, 0], [0, 1, 0], [1, 1, 1]],
@@ -258,8 +258,8 @@ def test_a_column_without_a_tensor_is_named():
     ("kinds", "reason"),
     [
         ({"a": f.Numeric(column="c"), "b": f.Text(column="c")}, "'c' is read as a number and as text"),
-        ({"a": f.Ids(many=2), "a_length": f.Ids()}, "'a_length' has the name of the lengths of 'a'"),
-        ({"a": f.Ids(many=2, weights="a_length")}, "'a_length' has the name of the lengths of 'a'"),
+        ({"a": f.Ids(max_length=2), "a_length": f.Ids()}, "'a_length' has the name of the lengths of 'a'"),
+        ({"a": f.Ids(max_length=2, weights="a_length")}, "'a_length' has the name of the lengths of 'a'"),
     ],
 )
 def test_columns_that_cannot_be_tensors_are_refused(kinds, reason):

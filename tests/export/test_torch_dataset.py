@@ -19,12 +19,12 @@ TABLE = {
 }
 FEATURES = f.Features(
     {
-        "age": f.Numeric(scale="standard", missing=f.MEAN),
+        "age": f.Numeric(scale="standard", fill_value=f.MEAN),
         "word": f.Vocabulary(max_size=2),
         "bucket": f.Hashed(4, one_hot=True, column="word"),
-        "tags": f.Hashed(9, many=2),
+        "tags": f.Hashed(9, max_length=2),
     },
-    join="x",
+    concat_into="x",
 ).fit(TABLE)
 
 

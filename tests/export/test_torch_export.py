@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 from penstock.export.exporter import GraphSignature  # noqa: E402
 from penstock.export.naming import describe_outputs, name_outputs  # noqa: E402
 from penstock.export.torch_model import torch_exporter  # noqa: E402
-from penstock.features.tensors import Tensor  # noqa: E402
+from penstock.features.tensors import TensorSpec  # noqa: E402
 from penstock.graphs.onnx_graph import OnnxGraph  # noqa: E402
 from penstock.graphs.torch_graph import TorchGraph  # noqa: E402
 
@@ -54,7 +54,7 @@ class Returning(nn.Module):
 
 
 def tensors_of(inputs):
-    return tuple(Tensor(name, array.dtype.name, array.shape[1:]) for name, array in inputs.items())
+    return tuple(TensorSpec(name, array.dtype.name, array.shape[1:]) for name, array in inputs.items())
 
 
 def exported(exporter, inputs, folder, format_, *, outputs=None):
@@ -225,14 +225,14 @@ def test_a_model_without_weights_is_refused():
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        (Tensor("comment", "str"), "'comment' is Text, and PyTorch has no tensors of text"),
-        (Tensor("marital status", "int64"), "'marital status' cannot be one"),
-        (Tensor("class", "int64"), "'class' cannot be one"),
+        (TensorSpec("comment", "str"), "'comment' is Text, and PyTorch has no tensors of text"),
+        (TensorSpec("marital status", "int64"), "'marital status' cannot be one"),
+        (TensorSpec("class", "int64"), "'class' cannot be one"),
     ],
 )
 def test_inputs_that_pytorch_cannot_take_are_refused(tensor, reason):
     with pytest.raises(ConfigError, match=reason):
-        torch_exporter(nn.Linear(3, 1)).check_inputs([Tensor("x", "float32", (3,)), tensor])
+        torch_exporter(nn.Linear(3, 1)).check_inputs([TensorSpec("x", "float32", (3,)), tensor])
 
 
 @pytest.mark.parametrize(

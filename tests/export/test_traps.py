@@ -29,7 +29,7 @@ from penstock.artifact.served_model import open_model  # noqa: E402
 from penstock.errors import ConfigError, ExportRefused  # noqa: E402
 
 ROWS = [{"a": float(place), "b": 1.0 - place} for place in range(8)]
-FEATURES = ps.Features({"a": f.Numeric(), "b": f.Numeric()}, join="x").fit(ROWS)
+FEATURES = ps.Features({"a": f.Numeric(), "b": f.Numeric()}, concat_into="x").fit(ROWS)
 LARGE_IDS = [2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1]
 
 
@@ -74,7 +74,7 @@ def refused(model, tmp_path, **options):
 def diabetes():
     data = load_diabetes()
     rows = [dict(zip(data.feature_names, map(float, row), strict=True)) for row in data.data]
-    features = ps.Features({name: f.Numeric() for name in data.feature_names}, join="x").fit(rows)
+    features = ps.Features({name: f.Numeric() for name in data.feature_names}, concat_into="x").fit(rows)
     return rows, features, features.encode(rows)["x"], data.target
 
 
@@ -93,7 +93,7 @@ def test_a_scaler_before_trees_in_float32_is_refused_with_its_worst_row(tmp_path
 def test_trees_that_are_scaled_by_the_features_are_right(tmp_path):
     """What the refusal leads to: the features scale in float64, and the trees see the same float32 everywhere."""
     rows, unscaled, _, target = diabetes()
-    features = ps.Features({name: f.Numeric(scale="standard") for name in unscaled.columns}, join="x").fit(rows)
+    features = ps.Features({name: f.Numeric(scale="standard") for name in unscaled.columns}, concat_into="x").fit(rows)
     model = RandomForestRegressor(10, random_state=0).fit(features.encode(rows)["x"], target)
     report = save(model, tmp_path, features=features, probes=rows[:5], check=rows)
     assert report.rows == 447

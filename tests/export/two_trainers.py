@@ -35,11 +35,11 @@ def main(artifact: str, record: Path) -> None:
     rows, held_out = survey()
     features = ps.Features(
         {
-            "age": f.Numeric(scale="standard", missing=f.MEAN),
-            "educ": f.Hashed(buckets=4, one_hot=True, missing=f.EMPTY),
-            "occupation": f.Vocabulary(max_size=50, missing="none"),
+            "age": f.Numeric(scale="standard", fill_value=f.MEAN),
+            "educ": f.Hashed(buckets=4, one_hot=True, fill_value=f.EMPTY),
+            "occupation": f.Vocabulary(max_size=50, fill_value="none"),
         },
-        join="x",
+        concat_into="x",
     ).fit(rows)
     model = DistributedDataParallel(Affairs(features.sizes["occupation"]))
     dataset = features.torch_dataset(rows, label="affair")
@@ -56,8 +56,15 @@ def main(artifact: str, record: Path) -> None:
         asked = {name: torch.from_numpy(array) for name, array in features.encode(held_out).items()}
         np.save(record / f"answers-{rank}.npy", model.module(**asked)["probability"].numpy(), allow_pickle=False)
     if rank == 0:
-        (record / "rows.json").write_text(json.dumps(features.rows_of(held_out), allow_nan=False))
-        ps.export.save(model, artifact, name="affairs", features=features, probes=held_out[:16], check=held_out[16:])
+        (record / "rows.json").write_text(json.dumps(features.to_rows(held_out), allow_nan=False))
+        ps.export.save(
+            model,
+            artifact,
+            name="affairs",
+            features=features,
+            reference_rows=held_out[:16],
+            validation_data=held_out[16:],
+        )
     distributed.barrier()
     distributed.destroy_process_group()
 

@@ -33,8 +33,8 @@ service = ps.Service(
     ps.external("before", batch=ps.Batch(max_size=8), item=int, result=int),
     ps.stage(Next, batch=None),
     ps.external("after", batch=ps.Batch(max_size=8), item=int, result=int),
-    name="chain", external_workers="workers", max_queued=256,
-    attach_grace=60.0,  # whoever has to start on a busy machine may take longer than the default
+    name="chain", remote_worker_socket="workers", max_queued=256,
+    reattach_timeout=60.0,  # whoever has to start on a busy machine may take longer than the default
 )
 """
 WORKER = """
@@ -121,7 +121,7 @@ def server(folder, workers):
 ONE_STAGE = """
 import penstock as ps
 
-service = ps.Service(ps.external("square", item=int, result=int), name="square", external_workers="workers")
+service = ps.Service(ps.external("square", item=int, result=int), name="square", remote_worker_socket="workers")
 """
 SLOW = """
 from pathlib import Path
@@ -152,7 +152,7 @@ def test_a_worker_that_is_at_work_outlives_its_server_and_serves_the_next(tmp_pa
     (tmp_path / "squares.py").write_text(SLOW)
     write_module(tmp_path, ONE_STAGE)
     worker = Program(tmp_path, *PENSTOCK, "worker", "squares.py:Square", "--connect", "workers")
-    first = Server(tmp_path, "model:service", "--port", "0", "--drain", "0.2")
+    first = Server(tmp_path, "model:service", "--port", "0", "--drain-timeout", "0.2")
     try:
         first.ready()
         first.until(lambda: first.http.get("/readyz").status_code == 200, "the worker")

@@ -29,7 +29,7 @@ from penstock.artifact.opened_artifact import open_artifact
 from penstock.artifact.proof import prove
 from penstock.artifact.recorded import Recorded
 from penstock.errors import ArtifactInvalid, ConfigError, ExportRefused
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.testing.graphs import IDS, TEXTS
 from saved_artifacts import ANSWERED, finish, recorded
 from tiny_artifacts import ROWS, features, write_artifact
@@ -124,7 +124,7 @@ def test_ids_and_text_come_from_json_to_the_graph_and_back_exactly(tmp_path, kin
     spec = f.Features({"value": kind})
     rows = [{"value": value} for value in values]
     inputs = spec.encode(rows)
-    graph = GraphEntry("onnx", "model.onnx", spec.inputs, (Tensor("same", dtype),))
+    graph = GraphEntry("onnx", "model.onnx", spec.inputs, (TensorSpec("same", dtype),))
     with new_artifact(tmp_path / "same", name="same") as draft:
         (draft.folder / "model.onnx").write_bytes(identity_named("value", dtype))
         probes = Recorded(rows, inputs, {"same": inputs["value"]})
@@ -316,7 +316,7 @@ def test_what_differs_comes_back_as_it_was_found(tmp_path):
     assert not changes.same_answers
 
 
-TELLS = (Tensor("p", "float32"),)
+TELLS = (TensorSpec("p", "float32"),)
 
 
 def test_a_graph_that_ends_the_process_is_told_and_does_not_end_who_compares(artifact, library):

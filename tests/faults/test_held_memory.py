@@ -38,7 +38,7 @@ class Large(ps.Stage):
         return x + 1 if x else 1 // x
 
 
-service = ps.Service(ps.stage(Large, recycle_after=0))
+service = ps.Service(ps.stage(Large, unhealthy_after=0))
 hasty = ps.Service(ps.stage(Large, timeout=0.5), name="hasty")
 """
 WAITED = "could not be set up: MemoryError: 60 % of the card: a process that has just ended may still hold memory"

@@ -210,7 +210,7 @@ def test_a_list_of_twenty_thousand_items_that_fail_is_answered_for_each(server):
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory):
-    options = ("--header-timeout", "1", "--keep-alive", "1.5")
+    options = ("--header-timeout", "1", "--keepalive-timeout", "1.5")
     with besieged(tmp_path_factory.mktemp("slow"), *options) as server:
         yield server
 

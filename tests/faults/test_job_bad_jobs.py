@@ -34,7 +34,7 @@ def mates(queue):
         ({"in_batch": "raises"}, (), {"application": 3}, "a bad job in the batch"),
         ({"fault": "segfault"}, (), {"crash": 2}, "SIGSEGV|worker"),
         ({"fault": "die"}, (), {"crash": 2}, "worker"),
-        ({"fault": "hang"}, ("--max-run", "0.5"), {"crash": 2}, "worker"),
+        ({"fault": "hang"}, ("--run-timeout", "0.5"), {"crash": 2}, "worker"),
         ({"fault": "unwritable"}, (), {"application": 3}, ""),
         ({"fault": "nan"}, (), {"application": 3}, "nan"),
     ],

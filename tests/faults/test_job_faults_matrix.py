@@ -57,7 +57,7 @@ def test_no_job_is_lost_or_done_twice_when_a_consumer_fails(queue, point, action
     queue.submit_many(JOBS, seconds=0.15 if "renewal" in point else 0.02)  # something is held when a renewal is due
     other = queue.work()
     if point in IN_DRAIN:
-        queue.until(lambda: any(job.has_ended for job in queue.jobs()), "something to be done")
+        queue.until(lambda: any(job.is_finished for job in queue.jobs()), "something to be done")
         armed.signal(signal.SIGTERM)
     if action == "kill":
         armed.until_dead()

@@ -40,7 +40,7 @@ def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue)
     gate = queue.folder / "open"
     # It may begin with the first alone, and holds a batch of four besides what the model has begun with.
     jobs = [queue.submit(f"job-{n}", 2 * n, x=n, gate=str(gate)) for n in range(5)]
-    queue.until(lambda: queue.states()[JobState.LEASED] == len(jobs), "all to be held")
+    queue.until(lambda: queue.states()[JobState.RUNNING] == len(jobs), "all to be held")
     other = queue.work().up()
     first.kill()
     gate.touch()
@@ -267,4 +267,4 @@ def test_who_is_back_after_longer_than_a_lease_goes_on_with_what_nobody_else_has
 
 
 def holder_of(job):
-    return job.history[-1].holder if job.state is JobState.LEASED else ""
+    return job.history[-1].holder if job.state is JobState.RUNNING else ""

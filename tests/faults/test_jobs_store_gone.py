@@ -19,7 +19,7 @@ def redis():
 
 @pytest.fixture
 def server(redis, tmp_path):
-    with serving(tmp_path, "--queue", redis.url) as found:
+    with serving(tmp_path, "--queue-url", redis.url) as found:
         yield found
 
 
@@ -85,7 +85,7 @@ def test_a_wait_outlives_a_restart_of_the_store(redis, server):
 
 def test_a_server_starts_without_its_store(redis, tmp_path):
     redis.kill()
-    with serving(tmp_path, "--queue", redis.url) as server:
+    with serving(tmp_path, "--queue-url", redis.url) as server:
         server.wait_for("cannot reach the job store, rejecting calls about jobs")
         assert status(server) == 503
         assert server.http.post("/predict", json={"value": 2.0}).json() == 2.0

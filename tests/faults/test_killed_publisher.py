@@ -39,7 +39,7 @@ for line in sys.stdin:
     faults, action, *given = json.loads(line)
     child = os.fork()
     if not child:
-        os.environ["PENSTOCK_FAULTS"] = faults
+        os.environ["PENSTOCK_FAILPOINTS"] = faults
         done = publish_artifact(*given) if action == "publish" else roll_back(*given)
         os._exit(done.version)
     ended = False

@@ -41,7 +41,7 @@ async def test_the_mates_of_what_loses_the_device_are_right_and_it_has_its_own_e
         assert found.pop(17).message == words
         assert found == [2 * x for x in range(35)]
         assert stage.counters.devices_lost == stage.counters.restarts in (1, 2)
-        assert (stage.counters.recycled, stage.health.resting) == (0, False)
+        assert (stage.counters.unhealthy_restarts, stage.health.resting) == (0, False)
         assert await service.predict(7) == 14
     assert f"device lost: a batch failed, and what ran well before fails too, with RuntimeError: {words}" in caplog.text
 
@@ -101,8 +101,8 @@ def test_of_jobs_each_that_can_be_computed_is(tmp_path, target, first):
     url = f"sqlite:///{tmp_path}/q.db"
     with jobs.connect(url) as q:
         bad, *good = q.submit_many([{"input": x} for x in [first, *range(12)]])
-        words = ("work", f"app:{target}", "--until-empty", "--backoff", "0.01")
-        program = Program(tmp_path, *PENSTOCK, *words, env={"PENSTOCK_QUEUE": url})
+        words = ("work", f"app:{target}", "--until-empty", "--retry-backoff", "0.01")
+        program = Program(tmp_path, *PENSTOCK, *words, env={"PENSTOCK_QUEUE_URL": url})
         try:
             assert program.wait(60) == 0, program.output
         finally:
@@ -126,7 +126,7 @@ async def test_where_few_items_fit_each_is_right_and_batches_get_smaller(fits, b
         assert stage.max_size == 16
         assert await service.predict_many(range(64)) == [2 * x for x in range(64)]
         assert stage.max_size < 16
-        assert (stage.counters.recycled, stage.counters.restarts) == (0, 0)
+        assert (stage.counters.unhealthy_restarts, stage.counters.restarts) == (0, 0)
     assert "out of memory with 32 items at once; batches of the stage have at most 16 now" in caplog.text
 
 

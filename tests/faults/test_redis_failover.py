@@ -159,7 +159,7 @@ CALLS = {
     "claim": (lambda store: ids(take(store, services=["s"])), ["claimable"]),
     "retry": (lambda store: store.retry("dead").run, 2),
     "cancel": (lambda store: store.cancel("new").state, JobState.CANCELLED),
-    "submit": (lambda store: store.submit([NewJob("another")])[0].state, JobState.WAITING),
+    "submit": (lambda store: store.submit([NewJob("another")])[0].state, JobState.QUEUED),
 }
 """Each call with its answer by the new primary."""
 
@@ -283,7 +283,7 @@ def test_consumers_and_submitters_go_where_sentinels_say_that_the_primary_is(tmp
         working = queue.work("--lease", "60").up()
         gate = queue.folder / "gate"
         held = [queue.submit(f"held-{n}", 2 * n, x=n, gate=str(gate)) for n in range(4)]
-        queue.until(lambda: queue.states()[JobState.LEASED] == len(held), "all to be held")
+        queue.until(lambda: queue.states()[JobState.RUNNING] == len(held), "all to be held")
         # Sentinels do not wait for the replica to have everything, as FAILOVER does.
         until_now(lambda: watched.servers[0].command("WAIT", 1, 1000), "the replica to have all that was answered")
         getattr(watched, how)()

@@ -115,9 +115,9 @@ def test_a_claim_whose_answer_was_lost_gets_the_same_jobs_again(server, client):
     assert ids(take(other, "other")) == ["c"]  # the first claim was done, by the time that this one is
     claimed = take(store, "me", limit=1)
     assert ids(claimed) == ["a"]  # there is room for one now, and the other goes back
-    assert [see(store, name).state for name in "abc"] == [JobState.LEASED, JobState.WAITING, JobState.LEASED]
-    assert see(store, "b").history[0].cause == "released"
-    assert see(store, "a").attempts == see(store, "b").attempts == {}
+    assert [see(store, name).state for name in "abc"] == [JobState.RUNNING, JobState.QUEUED, JobState.RUNNING]
+    assert see(store, "b").attempts[0].cause == "released"
+    assert see(store, "a").failures == see(store, "b").failures == {}
     assert ids(take(store, "me")) == ["b"]
     store.close()
     other.close()
@@ -192,7 +192,7 @@ def test_a_job_whose_record_is_broken_ends_as_dead_and_the_others_go_on(store, c
     assert broken.state is JobState.DEAD
     assert broken.error.message.startswith("the record of this job in Redis cannot be read")
     assert ids(store.list_jobs(None, 10, None)) == ["a", "b", "c"]
-    assert (store.stats().succeeded, store.stats().dead, store.stats().leased) == (2, 1, 0)
+    assert (store.stats().succeeded, store.stats().dead, store.stats().running) == (2, 1, 0)
     assert store.purge(None, 0.0) == 3
 
 
@@ -201,7 +201,7 @@ def test_a_held_job_whose_record_is_broken_is_lost_to_its_holder(store, client, 
     store.submit([NewJob(name) for name in "ab"])
     mine, broken = take(store)
     BREAKS[how](client, f"{PREFIX}job:b")
-    assert see(store, "b").state in (JobState.DEAD, JobState.LEASED)  # its input is not looked at once more
+    assert see(store, "b").state in (JobState.DEAD, JobState.RUNNING)  # its input is not looked at once more
     answers = [renewed.answer for renewed in store.renew([mine.hold, broken.hold], 60)]
     assert answers == [Answer.OK, Answer.OK if how == "no input" else Answer.LOST]
 
@@ -218,8 +218,8 @@ def test_a_broken_job_that_is_retried_is_dead_once_more(store, client):
 @pytest.mark.parametrize(
     ("options", "lease", "after"),
     [
-        ({"delay": 0.001}, None, JobState.WAITING),
-        ({}, 0.001, JobState.LEASED),
+        ({"delay": 0.001}, None, JobState.QUEUED),
+        ({}, 0.001, JobState.RUNNING),
     ],
     ids=["due", "lost"],
 )

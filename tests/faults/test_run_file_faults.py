@@ -13,20 +13,20 @@ from file_programs import LIMIT, FilePrograms
 from penstock.errors import ConfigError, RunUnavailable
 from penstock.hosting import sqlite_file
 from penstock.jobs.stores.sqlite_store import SqliteStore
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import Blocked, ClaimedTask, RunPlan
 
-ALL = tuple(TaskKind)
+ALL = tuple(Phase)
 PROGRAMS = FilePrograms("""
     import os, signal
     from penstock.errors import ConfigError, RunUnavailable
-    from penstock.training.rules.task_states import TaskKind
+    from penstock.training.rules.task_states import Phase
     from penstock.training.sqlite_tasks import SqliteTasks
     from penstock.training.task_store import Blocked, ClaimedTask, Ready, RunPlan
 
     def claim(store, lease=3600.0, attempts=3):
-        return store.claim(tuple(TaskKind), lease=lease, attempts=attempts)
+        return store.claim(tuple(Phase), lease=lease, attempts=attempts)
 """)
 program, run = PROGRAMS.program, PROGRAMS.run
 
@@ -51,7 +51,7 @@ def opened():
 
 
 def plan(*train, publish_to=None):
-    return RunPlan({TaskKind.TRAIN: train}, publish_to)
+    return RunPlan({Phase.TRAIN: train}, publish_to)
 
 
 def claim(store, lease=3600.0):
@@ -64,7 +64,7 @@ def claim(store, lease=3600.0):
 def test_of_processes_that_work_at_once_each_task_is_done_by_one(path, opened):
     body = """
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: list(range(100))}, "/m"))
+        store.plan(RunPlan({Phase.TRAIN: list(range(100))}, "/m"))
         say("open")
         sys.stdin.readline()
         while not isinstance(found := claim(store), Ready):
@@ -85,17 +85,17 @@ def test_of_processes_that_work_at_once_each_task_is_done_by_one(path, opened):
         assert [process.returncode for process in everybody] == [0, 0, 0], said
     lines = [line for out, _ in said for line in out.splitlines()]
     store = opened(path)
-    (saver,) = store.results(TaskKind.SAVE)
+    (saver,) = store.results(Phase.SAVE)
     done = Counter(line for line in lines if not line.startswith("version"))
     assert done == Counter([f"train {n}" for n in range(100)] + ["save 0"])
     assert [line for line in lines if line.startswith("version")] == [f"version {saver}"] * 3
-    assert {saver, *store.results(TaskKind.TRAIN)} <= {process.pid for process in everybody}
+    assert {saver, *store.results(Phase.TRAIN)} <= {process.pid for process in everybody}
 
 
 def test_what_a_killed_process_was_told_is_there_and_its_lease_runs_out(path, opened):
     body = """
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: list(range(10_000))}, None))
+        store.plan(RunPlan({Phase.TRAIN: list(range(10_000))}, None))
         while True:
             found = claim(store, lease=1.5)
             say("claimed", found.hold.place)
@@ -108,11 +108,11 @@ def test_what_a_killed_process_was_told_is_there_and_its_lease_runs_out(path, op
         said += [line.split() for line in process.stdout if line.endswith("\n")]
         process.wait(LIMIT)
     store = opened(path)
-    results = store.results(TaskKind.TRAIN)
+    results = store.results(Phase.TRAIN)
     finished = [int(place) for word, place in said if word == "finished"]
     assert len(finished) >= 20
     assert all(results[place] == {"n": place} for place in finished)
-    leased = [task for task in store.tasks() if task.state is TaskState.LEASED]
+    leased = [task for task in store.tasks() if task.state is TaskState.RUNNING]
     assert [task.pid for task in leased] in ([process.pid], [])
     done = sum(task.state is TaskState.DONE for task in store.tasks())
     assert done - len(finished) in (0, 1)  # it may have been killed before it said so
@@ -125,7 +125,7 @@ def test_what_a_killed_process_was_told_is_there_and_its_lease_runs_out(path, op
 def test_a_fork_is_refused_and_its_end_harms_nobody(path, opened):
     body = """
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: ["a"]}, None))
+        store.plan(RunPlan({Phase.TRAIN: ["a"]}, None))
         hold = claim(store).hold
         store._turn.acquire()  # as if another thread was in a call
         pid = os.fork()
@@ -146,7 +146,7 @@ def test_a_fork_is_refused_and_its_end_harms_nobody(path, opened):
         pid = os.fork()
         if pid == 0:
             store = SqliteTasks(path)
-            assert store.results(TaskKind.TRAIN) == [1]
+            assert store.results(Phase.TRAIN) == [1]
             store.close()
             sys.exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -162,7 +162,7 @@ def test_a_disk_that_takes_no_more_is_told_and_loses_nothing(path, opened):
     body = """
         import resource
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: list(range(1000))}, None))
+        store.plan(RunPlan({Phase.TRAIN: list(range(1000))}, None))
         done = 0
         resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, resource.RLIM_INFINITY))
         try:
@@ -172,15 +172,15 @@ def test_a_disk_that_takes_no_more_is_told_and_loses_nothing(path, opened):
                 done += 1
         except RunUnavailable as error:
             assert error.retryable and path in str(error) and "disk" in str(error), error
-        assert len([each for each in store.results(TaskKind.TRAIN) if each]) == done
+        assert len([each for each in store.results(Phase.TRAIN) if each]) == done
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        assert store.holds(hold) or store.results(TaskKind.TRAIN)[hold.place]
+        assert store.holds(hold) or store.results(Phase.TRAIN)[hold.place]
         assert store.finish(claim(store).hold, "y")
         say(done)
         store.close()
     """
     (done,) = run(path, body)
-    results = opened(path).results(TaskKind.TRAIN)
+    results = opened(path).results(Phase.TRAIN)
     assert len([each for each in results if each]) == int(done) + 1 > 5
 
 
@@ -190,7 +190,7 @@ def test_a_disk_that_takes_no_plan_keeps_none(path, opened):
         store = SqliteTasks(path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
         try:
-            store.plan(RunPlan({TaskKind.TRAIN: ["x" * 100] * 5000}, None))
+            store.plan(RunPlan({Phase.TRAIN: ["x" * 100] * 5000}, None))
         except RunUnavailable as error:
             assert "disk" in str(error), error
         else:
@@ -296,7 +296,7 @@ def test_a_fork_waits_until_a_thread_of_its_parent_has_left_sqlite(path):
         import threading
 
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: ["a"]}, None))
+        store.plan(RunPlan({Phase.TRAIN: ["a"]}, None))
         hold = claim(store).hold
         inside, forking, never = threading.Event(), threading.Event(), threading.Event()
         os.register_at_fork(before=forking.set)  # called before the hook that waits
@@ -349,7 +349,7 @@ def test_a_signal_that_comes_while_a_large_file_is_examined_is_raised(path):
 
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         store = SqliteTasks(path)
-        store.plan(RunPlan({TaskKind.TRAIN: list(range(50_000))}, None))
+        store.plan(RunPlan({Phase.TRAIN: list(range(50_000))}, None))
         store.close()
         for _ in range(3):
             signal.setitimer(signal.ITIMER_REAL, 0.02)
@@ -403,7 +403,7 @@ def test_a_claim_may_be_interrupted_at_each_statement_and_is_given_back(path, op
             store.release_all()
             assert other.holds(theirs)
             assert other.release(theirs)
-            assert {entry.state for entry in other.tasks()} == {TaskState.WAITING}
+            assert {entry.state for entry in other.tasks()} == {TaskState.QUEUED}
         else:
             break
     assert at > 3
@@ -416,7 +416,7 @@ def test_a_claim_may_be_interrupted_at_each_statement_and_is_given_back(path, op
 def test_an_existing_run_can_be_looked_at(path, opened):
     opened(path).plan(plan("a", "b"))
     store = opened(path, SqliteTasks.existing)
-    assert [task.state for task in store.tasks()] == [TaskState.WAITING] * 2
+    assert [task.state for task in store.tasks()] == [TaskState.QUEUED] * 2
     assert not store.retry()
 
 
@@ -450,7 +450,7 @@ def test_what_has_nothing_to_change_writes_nothing(path, opened):
     assert other.plan(plan("a")) == other.run_id() == run_id
     assert isinstance(claim(other), Blocked)
     assert other.holds(hold)
-    assert other.results(TaskKind.TRAIN) == [None]
+    assert other.results(Phase.TRAIN) == [None]
     assert len(other.tasks()) == 1
     plain.execute("ROLLBACK")
     plain.close()

@@ -95,10 +95,10 @@ GROWTH = [*(f"rows_growing=kill:{visit}" for visit in (1, 2, 5)), *(f"rows_grown
 
 
 def killed(path, fault, monkeypatch, body=UPDATE):
-    monkeypatch.setenv("PENSTOCK_FAULTS", fault)
+    monkeypatch.setenv("PENSTOCK_FAILPOINTS", fault)
     with program(path, body) as process:
         said, complaints = process.communicate(timeout=LIMIT)
-    monkeypatch.delenv("PENSTOCK_FAULTS")
+    monkeypatch.delenv("PENSTOCK_FAILPOINTS")
     assert (process.returncode, said) == (-signal.SIGKILL, ""), complaints
 
 
@@ -208,7 +208,7 @@ def test_three_processes_lose_no_update(store, path):
 def test_who_waits_for_a_stopped_process_is_told_its_id_and_nothing_is_lost(store, path, monkeypatch):
     store.create(SPEC)
     store.apply("t", IDS, grads(IDS, 8))
-    monkeypatch.setenv("PENSTOCK_FAULTS", "rows_half_written=stop")
+    monkeypatch.setenv("PENSTOCK_FAILPOINTS", "rows_half_written=stop")
     monkeypatch.setattr(held_file, "LONGEST_WAIT", 0.2)
     with program(path, UPDATE) as process:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED)

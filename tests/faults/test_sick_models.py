@@ -38,11 +38,11 @@ def echo(x: float) -> float:
     return x
 
 
-hangs = ps.Service(ps.stage(Model, abandon_after=2.0), name="hangs")
+hangs = ps.Service(ps.stage(Model, orphan_timeout=2.0), name="hangs")
 zero = ps.Service(Knowing, name="zero")
 plain = ps.Service(Model, name="plain")
-sick = ps.Service(ps.stage(broken, recycle_after=0), name="sick")
-two = ps.Service(ps.stage(echo, name="first"), ps.stage(broken, recycle_after=0), name="two")
+sick = ps.Service(ps.stage(broken, unhealthy_after=0), name="sick")
+two = ps.Service(ps.stage(echo, name="first"), ps.stage(broken, unhealthy_after=0), name="two")
 beside = ps.Service(echo, name="beside")
 """
 

@@ -70,9 +70,9 @@ def test_what_a_killed_process_was_told_is_there(path, lines):
                 held = words.index("held")
                 assert {job.state for job in store.get(words[1:held])} == {JobState.SUCCEEDED}
                 assert [store.result(id_).body for id_ in words[1:held]] == [id_.encode() for id_ in words[1:held]]
-                assert {job.state for job in store.get(words[held + 1 :])} == {JobState.LEASED}
-        for job in store.list_jobs(JobState.LEASED, 10_000, None):  # another claim is lost to nobody while it is held
-            assert job.history[-1].holder == str(process.pid)
+                assert {job.state for job in store.get(words[held + 1 :])} == {JobState.RUNNING}
+        for job in store.list_jobs(JobState.RUNNING, 10_000, None):  # another claim is lost to nobody while it is held
+            assert job.attempts[-1].consumer_id == str(process.pid)
         whole = store.list_jobs(None, 1_000_000, None)
         assert len(whole) % 10 == 0  # each submission is there whole, or not at all
         assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
@@ -123,7 +123,7 @@ def test_processes_that_make_the_file_at_once_make_one(path):
         assert [process.returncode for process in everybody] == [0, 0, 0], said
     for queue in ("one", "two"):
         store = SqliteStore(path, queue)
-        assert store.stats().waiting == 1
+        assert store.stats().queued == 1
         store.close()
 
 
@@ -281,7 +281,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
         assert store.purge(JobState.WAITING, 0.0) == waiting
         assert set(succeed(store, held[16:])) == {{"ok"}}
         os.unlink(f"{{path}}/hog")
-        store.tend(keep=1e9, keep_dead=1e9, seconds_per_job=None)
+        store.tend(keep=1e9, dead_ttl=1e9, seconds_per_job=None)
         assert os.path.getsize(file + "-spare") == 2 << 20
         assert store.submit([NewJob("late")])
         assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)

@@ -84,7 +84,7 @@ async def test_a_failed_second_stage_settles_what_is_in_the_first(tmp_path):
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_once_and_counted(tmp_path):
-    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, recycle_after=0)
+    spec = ps.stage(stages.SickUntilRestarted, setup={"folder": str(tmp_path)}, unhealthy_after=0)
     async with ps.Service(spec) as service:
         counters = service.engine.stages[0].counters
         pid = service.engine.stages[0].workers[0].pid
@@ -94,14 +94,14 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_once_and_counted(tmp
         for _ in range(10):
             with pytest.raises(ps.InvalidItem):
                 await service.predict("invalid")
-        assert counters.recycled == 0
+        assert counters.unhealthy_restarts == 0
         for _ in range(5):
             try:
                 await service.predict(1)
             except ps.StageFailed:
                 continue
             break
-        assert counters.recycled == 1
+        assert counters.unhealthy_restarts == 1
         assert await service.predict(1) == 1
         assert service.engine.stages[0].workers[0].pid != pid
-        assert service.engine.counters.lost == 0
+        assert service.engine.counters.worker_lost == 0

@@ -154,8 +154,8 @@ def test_a_worker_that_is_interrupted_gives_its_task_back_at_once(tmp_path):
         os.kill(first.pid, signal.SIGINT)
         assert "KeyboardInterrupt" in ended(first, -signal.SIGINT)
     assert [(entry.state, entry.attempts) for entry in entries(tmp_path)] == [
-        (TaskState.WAITING, 0),
-        (TaskState.WAITING, 0),
+        (TaskState.QUEUED, 0),
+        (TaskState.QUEUED, 0),
     ]
 
 
@@ -493,7 +493,7 @@ def test_a_checkpoint_of_a_killed_process_is_absent_and_its_stage_goes(tmp_path)
         program.wait_for("at open")
         os.kill(program.pid, signal.SIGKILL)
         program.process.wait(20)
-    assert run.latest().name == "1"
+    assert run.latest_checkpoint().name == "1"
     assert len(list((tmp_path / "run" / "checkpoints").glob(".stage-*"))) == 1
     run.checkpoint(lambda path: (path / "weights").write_text("next"))
     assert sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir()) == [".lock", "1", "2"]

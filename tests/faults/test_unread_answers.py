@@ -136,7 +136,7 @@ def test_answers_that_wait_for_their_turn_are_bounded_too(serve):
 
 
 def test_answers_that_wait_for_their_turn_too_long_cost_their_connection_and_nobody_else(serve):
-    server = serve("pair", f"--unread-timeout={UNREAD_SECONDS}")
+    server = serve("pair", f"--write-timeout={UNREAD_SECONDS}")
     wire = server.wire()
     wire.post("/predict", -LARGE)
     for _ in range(3):
@@ -194,7 +194,7 @@ class SlowReader(threading.Thread):
 
 @pytest.mark.parametrize("service", ["service", pytest.param("chain", marks=pytest.mark.night)])
 def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
-    server = serve(service, f"--unread-timeout={UNREAD_SECONDS}")
+    server = serve(service, f"--write-timeout={UNREAD_SECONDS}")
     slow = SlowReader(server, 40_000_000)
     server.until(lambda: held(server) > BOUND, "an answer that is too large to be held")
     slow.start()
@@ -216,7 +216,7 @@ def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
 
 @pytest.mark.night
 def test_a_slow_reader_of_what_may_be_held_takes_its_time_and_no_room(serve):
-    server = serve("service", f"--unread-timeout={UNREAD_SECONDS}")
+    server = serve("service", f"--write-timeout={UNREAD_SECONDS}")
     slow = SlowReader(server, BOUND)
     server.until(lambda: held(server) > 0, "an unread answer")
     slow.start()

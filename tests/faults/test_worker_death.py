@@ -42,7 +42,7 @@ async def test_what_ran_in_a_killed_worker_is_run_once_more_alone_and_answered(t
         assert batches(tmp_path) == [["hold"] * 4, ["hold"], ["hold"], ["hold"], ["hold"]]
         counters = service.engine.stages[0].counters
         assert (counters.retried, counters.restarts) == (4, 1)
-        assert counters.cuts["retry"] == 4
+        assert counters.batches_closed["retry"] == 4
         assert service.engine.counters.succeeded == 4
 
 
@@ -54,7 +54,7 @@ async def test_an_item_that_kills_its_worker_is_lost_and_its_batch_mates_are_ans
         assert isinstance(answers[2], ps.WorkerLost)
         assert (answers[2].stage, answers[2].hung, answers[2].alone) == ("NotedActs", False, True)
         assert answers[:2] + answers[3:] == [1, 2, 4, 5]
-        assert service.engine.counters.lost == 1
+        assert service.engine.counters.worker_lost == 1
         assert batches(tmp_path).count(["die"]) == 1
         assert await service.predict_many(range(20)) == list(range(20))
 
@@ -85,7 +85,7 @@ async def test_a_death_between_requests_costs_nobody_anything():
             os.kill(pid, signal.SIGKILL)
             assert (await service.predict(("facts",)))["pid"] != pid
             assert worker.restarts == before + 1
-        assert service.engine.counters.lost == 0
+        assert service.engine.counters.worker_lost == 0
 
 
 async def test_many_callers_survive_a_killing_spree(tmp_path):
@@ -104,7 +104,7 @@ async def test_many_callers_survive_a_killing_spree(tmp_path):
         lost = sum(isinstance(a, ps.WorkerLost) for a in answers)
         assert lost <= 32  # only what was killed twice by the spree itself
         counters = service.engine.counters
-        assert counters.accepted == 4000 == counters.succeeded + counters.lost
+        assert counters.accepted == 4000 == counters.succeeded + counters.worker_lost
         assert service.engine.queued == 0
         assert service.engine.held_bytes == 0
 

@@ -92,7 +92,7 @@ def read_found(told: dict[str, object]) -> Found:
 async def call_by_tasks(url: str, calls: int) -> Found:
     """Call through `AsyncClient`."""
     found, numbers = Found(), iter(range(calls))
-    async with AsyncClient(url, retry_unsafe=True, timeout=CALL_SECONDS) as c:
+    async with AsyncClient(url, retry_non_idempotent=True, timeout=CALL_SECONDS) as c:
 
         async def call() -> None:
             for number in numbers:
@@ -102,19 +102,19 @@ async def call_by_tasks(url: str, calls: int) -> Found:
                     found.errors[type(error).__name__] += 1
 
         await asyncio.gather(*(call() for _ in range(CALLERS)))
-        found.unasked = c.stats.unasked_retries
+        found.unasked = c.stats.client_initiated_retries
     return found
 
 
 def call_by_threads(url: str, calls: int) -> Found:
     """Call through `Client`."""
     found = Found()
-    with Client(url, retry_unsafe=True, timeout=CALL_SECONDS) as c, ThreadPoolExecutor(THREADS) as threads:
+    with Client(url, retry_non_idempotent=True, timeout=CALL_SECONDS) as c, ThreadPoolExecutor(THREADS) as threads:
         calling = [(number, threads.submit(c.predict, number)) for number in range(calls)]
         for number, call in calling:
             try:
                 found.note(number, call.result())
             except RequestError as error:
                 found.errors[type(error).__name__] += 1
-        found.unasked = c.stats.unasked_retries
+        found.unasked = c.stats.client_initiated_retries
     return found

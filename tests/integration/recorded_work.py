@@ -1,4 +1,4 @@
-"""`penstock work` with a history: ``python recorded_work.py work job_models:service --queue URL …``.
+"""`penstock consume` with a history: ``python recorded_work.py work job_models:service --queue-url URL …``.
 
 What the consumer tells its store and every move of an output go into the file `JOBS_HISTORY`.  `JOBS_MUTANT` plants a
 mistake in the consumer, which the history must show, and `JOBS_BLOCKED_LOOP` keeps its event loop busy for so many
@@ -74,7 +74,7 @@ class WithoutFence:
 
     def end_attempts(self, ends: Sequence[AttemptEnd]) -> list[Answer]:
         jobs = self._store.get([end.hold.job_id for end in ends])
-        newest = [Hold(job.id, job.history[-1].fence) for job in jobs if job is not None]
+        newest = [Hold(job.id, job.attempts[-1].fencing_token) for job in jobs if job is not None]
         moved = [
             AttemptEnd(hold, end.to, result=end.result, content_type=end.content_type)
             for hold, end in zip(newest, ends, strict=True)

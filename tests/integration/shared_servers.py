@@ -20,7 +20,7 @@ from served import Server, serving
 KINDS: dict[str, dict[str, Any]] = {
     "shared": {},
     "with_access_log": {"options": ("--access-log",)},
-    "two_waiting": {"options": ("--max-queued", "2")},
+    "two_waiting": {"options": ("--max-in-flight", "2")},
     "batched": {"services": ("batched",)},
     "json_logs": {"options": ("--access-log", "--log-format", "json")},
 }

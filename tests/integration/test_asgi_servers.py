@@ -37,7 +37,7 @@ class Swell(ps.Stage):
 
 
 swell = ps.asgi(
-    ps.Service(Swell, name="swell", max_queued_bytes=8_000_000), options=ps.ServerOptions(unread_timeout=1.0)
+    ps.Service(Swell, name="swell", max_queued_bytes=8_000_000), options=ps.ServerOptions(write_timeout=1.0)
 )
 
 class Digest(ps.Stage):

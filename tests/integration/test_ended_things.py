@@ -139,7 +139,7 @@ def attach(path, end: str) -> None:
     "end", ["leaves", "closes", "dies at work", "cannot be set up", "sends junk", "speaks the old protocol"]
 )
 def test_a_worker_from_outside_leaves_nothing_behind(tmp_path, end, loop):
-    service = ps.Service(ps.external("e", item=int, result=int), external_workers=str(tmp_path / "w"))
+    service = ps.Service(ps.remote("e", item=int, result=int), external_workers=str(tmp_path / "w"))
     dies = end in ("dies at work", "sends junk", "speaks the old protocol")
 
     async def life():
@@ -184,13 +184,13 @@ async def asynchronous_that_fails(url: str) -> None:
         with failing(ps.InvalidItem):
             await client.predict("x")
         with failing(ps.InvalidItem):
-            await client.predict_many([3, "x", "y"], chunk=1)
+            await client.predict_many([3, "x", "y"], batch_size=1)
 
 
 async def asynchronous_that_finds_nobody(url: str) -> None:
     async with AsyncClient(f"{url}-not", max_retries=0) as client:
         with failing(ps.PenstockError):
-            await client.predict_many([3, "x", 4], chunk=1)
+            await client.predict_many([3, "x", 4], batch_size=1)
 
 
 async def asynchronous_that_is_closed(url: str) -> None:

@@ -36,12 +36,12 @@ async def test_a_full_batch_is_sent_ahead_and_a_partial_one_waits(tmp_path):
         (tmp_path / "open").touch()
         assert await asyncio.gather(*calls) == list(range(8))
         assert ran(tmp_path) == [[0], [1, 2, 3, 4], [5, 6, 7]]
-        assert stage.counters.cuts == {"idle": 2, "full": 1}
+        assert stage.counters.batches_closed == {"idle": 2, "full": 1}
 
 
 @pytest.mark.parametrize(("bound", "held", "at_once"), [(None, 6, 3), (2, 2, 2)])
 async def test_no_more_batches_run_at_once_than_the_bound_of_the_stage(tmp_path, bound, held, at_once):
-    spec = ps.stage(stages.Marked, workers=3, max_batches=bound, setup={"folder": str(tmp_path)})
+    spec = ps.stage(stages.Marked, workers=3, max_in_flight_batches=bound, setup={"folder": str(tmp_path)})
     async with ps.Service(spec) as service:
         stage = service.engine.stages[0]
         await until(lambda: stage.live_workers == 3)
@@ -62,4 +62,4 @@ async def test_a_lone_item_is_held_for_company_for_max_wait_and_no_longer():
         assert await service.predict(0) == 1
         assert 0.15 <= time.monotonic() - before < tight(1.5)
         assert await asyncio.gather(*(service.predict(i) for i in range(3))) == [3, 3, 3]
-        assert service.engine.stages[0].counters.cuts == {"waited": 2}
+        assert service.engine.stages[0].counters.batches_closed == {"waited": 2}

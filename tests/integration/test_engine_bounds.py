@@ -32,7 +32,7 @@ async def test_a_full_service_refuses_who_will_not_wait_and_says_when_to_come_ag
         assert 1 <= caught.value.retry_after <= 60
         with pytest.raises(ps.Overloaded):
             await service.predict_many([9, 10], wait=False)
-        assert service.engine.counters.refused == 3
+        assert service.engine.counters.rejected == 3
         assert service.engine.queued == 3
         (tmp_path / "open").touch()
         await asyncio.gather(*calls)

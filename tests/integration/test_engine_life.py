@@ -100,7 +100,7 @@ async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_p
     await asyncio.wait_for(service.stop(drain=0.05), 20)
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, ps.NotReady)
-    assert service.engine.counters.turned_away == 5
+    assert service.engine.counters.aborted == 5
     assert service.engine.queued == 0
 
 

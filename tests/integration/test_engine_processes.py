@@ -100,7 +100,7 @@ async def test_nobody_handles_the_error_of_a_failed_start_any_more(tmp_path):
 
 
 async def test_pythonpath_reaches_what_a_worker_starts_as_the_user_left_it(monkeypatch):
-    monkeypatch.delenv("PENSTOCK_SLAB_BYTES", raising=False)  # of `make night-sources`
+    monkeypatch.delenv("PENSTOCK_SHM_BYTES", raising=False)  # of `make night-sources`
     for value in (None, "/some/where"):
         if value is None:
             monkeypatch.delenv("PYTHONPATH", raising=False)

@@ -283,7 +283,7 @@ async def test_a_result_outlives_the_service():
 # -- what does not lie in a slab --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"slab_bytes": 0}, {"slab_bytes": PAGE - 1}, {"inline": True}])
+@pytest.mark.parametrize("options", [{"shm_bytes": 0}, {"shm_bytes": PAGE - 1}, {"inline": True}])
 @pytest.mark.filterwarnings("ignore:service .* inline")
 async def test_a_service_without_slabs_answers_the_same(options, caplog):
     before = mapped_slabs()
@@ -337,7 +337,7 @@ def outside(tmp_path):
 
 @pytest.mark.parametrize("order", ["oeo", "e"])
 async def test_workers_from_outside_get_and_give_everything_inline(outside, order):
-    turn = ps.external("turn", accepts=("raw",), item=bytes, result=bytes)
+    turn = ps.remote("turn", accepts=("raw",), item=bytes, result=bytes)
     made = [turn if kind == "e" else ps.stage(back, name=f"ours-{i}") for i, kind in enumerate(order)]
     running = ps.Service(*made, external_workers=outside.socket, slab_bytes=16 * MEGABYTE)
     await running.start()

@@ -85,7 +85,7 @@ def outside(tmp_path):
 
 
 def square(name, **how):
-    return ps.external(name, batch=ps.Batch(max_size=8), item=int, result=int, **how)
+    return ps.remote(name, batch=ps.Batch(max_size=8), item=int, result=int, **how)
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,13 @@ async def test_stages_of_both_kinds_stand_in_any_order(outside, stages, right):
 
 @pytest.mark.smoke
 async def test_bytes_and_arrays_cross_in_their_formats(outside):
-    service = ps.Service(
-        ps.external("turn", accepts=("raw",), item=bytes, result=bytes), external_workers=outside.socket
-    )
+    service = ps.Service(ps.remote("turn", accepts=("raw",), item=bytes, result=bytes), external_workers=outside.socket)
     outside.start("turn", "Turn")
     async with service:
         await outside.ready(service)
         assert await service.predict(b"abc") == b"cba"
     arrays = ps.Service(
-        ps.external("double", accepts=("npy",), item=np.ndarray, result=np.ndarray),
+        ps.remote("double", accepts=("npy",), item=np.ndarray, result=np.ndarray),
         ps.stage(Echo, name="echo"),
         external_workers=outside.socket,
     )
@@ -151,7 +149,7 @@ async def test_a_worker_outlives_the_service_and_serves_the_next_one(outside):
 async def test_a_waiting_stage_is_served_from_outside_until_it_is_told_to_end(outside):
     worker = outside.start("waits", "Waits")
     for _ in range(2):
-        service = ps.Service(ps.external("waits", item=int, result=int), external_workers=outside.socket)
+        service = ps.Service(ps.remote("waits", item=int, result=int), external_workers=outside.socket)
         async with service:
             await outside.ready(service)
             assert await service.predict_many(range(10)) == [x * x for x in range(10)]

@@ -31,7 +31,7 @@ async def speak(path):
 @pytest.mark.smoke
 async def test_items_of_every_size_go_there_and_back(tmp_path):
     path = str(tmp_path / "echo.sock")
-    stage = ps.external("echo", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("msgpack",))
+    stage = ps.remote("echo", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("msgpack",))
     service = ps.Service(stage, name="echo", external_workers=path)
     await service.start()
     worker = asyncio.create_task(speak(path))

@@ -28,7 +28,7 @@ import penstock as ps
 service = ps.Service(
     ps.external("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=({codec!r},)),
     name="square",
-    external_workers={path!r},
+    remote_worker_socket={path!r},
 )
 """
 REQUESTS = 200

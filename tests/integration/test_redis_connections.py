@@ -143,7 +143,7 @@ def url(*places, name="queue", password=PASSWORD, of_sentinels=OF_SENTINELS):
 def test_the_primary_is_found_where_the_first_sentinel_that_answers_says(primary, sentinel):
     gone = f"127.0.0.1:{free_port('127.0.0.1')}"
     stores = [open_store(url(gone, f"127.0.0.1:{sentinel.port}", gone)) for _ in range(2)]
-    assert all(store.stats().waiting == 0 for store in stores)
+    assert all(store.stats().queued == 0 for store in stores)
     assert all(secret not in repr(vars(store)) for store in stores for secret in (PASSWORD, OF_SENTINELS))
     assert repr(stores[0]) == (
         f"RedisStore('default' at Redis at queue (Sentinel {gone}, 127.0.0.1:{sentinel.port}, {gone}))"

@@ -1,4 +1,4 @@
-"""`penstock worker-check` runs the suite of workers over any command, and leaves nothing behind."""
+"""`penstock worker test` runs the suite of workers over any command, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ SERVED = """
     from doubling import Double
     from stages import Unfit, sick
 
-    app = ps.wsgi(ps.Service(Double, name="double"), ps.ServerOptions(max_body=1_000_000))
+    app = ps.wsgi(ps.Service(Double, name="double"), ps.ServerOptions(max_body_bytes=1_000_000))
     inline = ps.wsgi(ps.Service(sick, name="sick", inline=True))
 
     unfit = ps.wsgi(ps.Service(Unfit, name="unfit"))

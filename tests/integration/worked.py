@@ -1,4 +1,4 @@
-"""Consumers as their operator runs them, `penstock work` in processes of their own, on one queue with one history.
+"""Consumers as their operator runs them, `penstock consume` in processes of their own, on one queue with one history.
 
 When a consumer ends nothing that it started may be left.  `Queue.check` asserts that no job was lost and none done
 twice, and that nothing of the attempts lies about.
@@ -38,14 +38,14 @@ MOST_JOBS = 100_000
 
 
 class Working(Program):
-    """One `penstock work`, with its history in the file of its queue."""
+    """One `penstock consume`, with its history in the file of its queue."""
 
     def __init__(self, queue: Queue, *flags: str, url: str = "", service: str = "service", **variables: str) -> None:
         self.queue = queue
         given = {flag: value for flag, value in queue.flags.items() if flag not in flags}
         super().__init__(
             queue.folder,
-            *(sys.executable, str(PROGRAM), "work", f"{MODELS}:{service}", "--queue", url or queue.url),
+            *(sys.executable, str(PROGRAM), "work", f"{MODELS}:{service}", "--queue-url", url or queue.url),
             *(word for pair in given.items() for word in pair),
             *flags,
             env={"JOBS_HISTORY": str(queue.history), "TMPDIR": str(queue.temporary), **variables},
@@ -127,8 +127,8 @@ class Queue:
             made.mkdir()
         self.flags = {
             "--lease": f"{LEASE:g}",
-            "--poll": "0.02",
-            "--backoff": "0.01",
+            "--poll-interval": "0.02",
+            "--retry-backoff": "0.01",
             "--allow-input": f"file://{self.inputs}/",
             "--allow-output": f"file://{self.outputs}/",
         }
@@ -230,9 +230,9 @@ class Queue:
         The store has been told so, too: where it was gone at that moment, a consumer looks again some seconds later.
         """
         self.until_ended()
-        named = {Path(job.output.removeprefix("file://")) for job in self.jobs() if job.output is not None}
+        named = {Path(job.output_url.removeprefix("file://")) for job in self.jobs() if job.output_url is not None}
         self.until(lambda: set(self.outputs.iterdir()) == named, "the outputs to be in their places")
-        self.until(lambda: self.store.stats().undelivered == 0, "the store to know that they are")
+        self.until(lambda: self.store.stats().pending_outputs == 0, "the store to know that they are")
 
     def until_called(self, job_id: str) -> None:
         """Wait until the model has begun with a job."""
@@ -278,11 +278,11 @@ class Queue:
             assert job.state is JobState.SUCCEEDED, (job, self.tell())
             stored = self.store.result(job.id)
             assert stored is not None
-            body = stored.body if job.output is None else Path(job.output.removeprefix("file://")).read_bytes()
+            body = stored.body if job.output_url is None else Path(job.output_url.removeprefix("file://")).read_bytes()
             assert json.loads(body) == self._results[job.id]
         assert [path.name for path in self.outputs.iterdir() if path.name.startswith(".")] == []
-        assert self.store.stats().undelivered == 0
-        assert not self.states()[JobState.LEASED]
+        assert self.store.stats().pending_outputs == 0
+        assert not self.states()[JobState.RUNNING]
 
 
 @contextmanager

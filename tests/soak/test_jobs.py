@@ -120,7 +120,7 @@ class Fleet:
         self.consumers = [self.start() for _ in range(CONSUMERS)]
 
     def start(self):
-        flags = ("--queue", self.url, "--lease", f"{LEASE:g}", "--poll", "0.05", *self.flags)
+        flags = ("--queue-url", self.url, "--lease", f"{LEASE:g}", "--poll-interval", "0.05", *self.flags)
         env = {"CONSUMER": str(self.started)}
         self.started += 1
         consumer = Program(self.folder, *PENSTOCK, "work", *self.services, *flags, env=env)
@@ -298,19 +298,19 @@ def check(store, job: Job, ran: Counter[int], result=lambda number: 2 * number, 
     """
     assert job.state is JobState.SUCCEEDED, job
     number = int(job.id.partition("-")[2])
-    causes = [attempt.cause for attempt in job.history]
+    causes = [attempt.cause for attempt in job.attempts]
     assert causes[-1] == "succeeded", job
     may_be = {"lost", "released"} | ({"transfer"} if job.input_url else set()) | ({"crash"} if dies else set())
     assert set(causes[:-1]) <= may_be, job
     check_history(job)
-    assert 1 <= ran[number] <= 1 + job.attempts.get("lost", 0) + dies, (ran[number], job)
+    assert 1 <= ran[number] <= 1 + job.failures.get("lost", 0) + dies, (ran[number], job)
     assert json.loads(store.result(job.id).body) == result(number), job
 
 
 def check_history(job: Job) -> None:
     """What a consumer has lost another has claimed."""
-    for before, after in pairwise(job.history):
-        assert before.cause != "lost" or before.holder != after.holder, job
+    for before, after in pairwise(job.attempts):
+        assert before.cause != "lost" or before.consumer_id != after.consumer_id, job
 
 
 def check_slow(store, job: Job, ran: Counter[int]) -> None:
@@ -322,12 +322,12 @@ def check_slow(store, job: Job, ran: Counter[int]) -> None:
 def check_hanging(store, job: Job) -> None:
     """It is dead because its input never came; or each of its holders was gone, as often as may be."""
     assert job.state is JobState.DEAD, job
-    *causes, last = [attempt.cause for attempt in job.history]
+    *causes, last = [attempt.cause for attempt in job.attempts]
     assert set(causes) <= {"transfer", "lost", "released"}, job
     assert last in {"dead", "lost"}, job
-    cause = cause_of_death(job.attempts)
+    cause = cause_of_death(job.failures)
     assert cause in DEAD_AT, job
-    assert job.attempts[cause] == DEAD_AT[cause], job
+    assert job.failures[cause] == DEAD_AT[cause], job
     check_history(job)
     assert store.result(job.id) is None, job
 
@@ -368,7 +368,7 @@ def test_no_job_is_lost_or_done_twice_while_consumers_are_killed_and_stopped(kin
         beside = Beside(store, opened.enter_context(host(Silent)))
         beside.top_up()
         ordinary = submitted(store, JOBS[kind], opened.enter_context(host(Answering)))
-        flags = ("--allow-net", "127.0.0.0/8", "--download-timeout", f"{DOWNLOAD_SECONDS:g}", "--backoff", "0.01")
+        flags = ("--allow-net", "127.0.0.0/8", "--transfer-timeout", f"{DOWNLOAD_SECONDS:g}", "--retry-backoff", "0.01")
         fleet = Fleet(tmp_path, url, *flags, services=("service", "slow"), outage=outage)
         try:
             survivor = fleet.consumers[0]
@@ -484,7 +484,7 @@ class FullDisk:
                 if chance.random() < 0.5:
                     self.take_results()
             (self.disk / "hog").unlink(missing_ok=True)
-            until_now(lambda: not (stats := self.store.stats()).waiting + stats.leased, "all jobs to end", 120)
+            until_now(lambda: not (stats := self.store.stats()).queued + stats.running, "all jobs to end", 120)
             self.fleet.stop(self.fleet.consumers)
         finally:
             self.fleet.destroy()

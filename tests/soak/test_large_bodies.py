@@ -196,7 +196,7 @@ def test_ten_thousand_who_announce_much_and_send_a_byte_cost_a_good_client_nothi
 
 
 def test_ninety_seconds_after_a_burst_of_a_gigabyte_the_memory_is_given_back(tmp_path, capsys):
-    options = ("--slab-bytes", str(1400 * MIB), "--max-queued-bytes", str(2048 * MIB), "--timeout", "600")
+    options = ("--shm-bytes", str(1400 * MIB), "--max-queued-bytes", str(2048 * MIB), "--timeout", "600")
     with serving(tmp_path, *options, source=SOURCE) as server:
         send(server, mixed(2000))
         memory = Memory(server)

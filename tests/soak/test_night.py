@@ -108,11 +108,11 @@ class Sharing(stages.Shares):
         return x + 3
 
 sound = ps.Service(ps.stage(Twice, workers=2), ps.stage(swell, workers=2), name="sound")
-shaky = ps.Service(ps.stage(Shaky, workers=2, abandon_after=1.0), name="shaky")
+shaky = ps.Service(ps.stage(Shaky, workers=2, orphan_timeout=1.0), name="shaky")
 fragile = ps.Service(ps.stage(stages.FragileWithExample, workers=2, setup=dict(fits=4)), name="fragile")
 houses = ps.Service(Houses, name="houses")
 sharing = ps.Service(Sharing, name="sharing")
-outside = ps.Service(ps.external("add", item=int, result=int), name="outside", external_workers="outside.sock")
+outside = ps.Service(ps.external("add", item=int, result=int), name="outside", remote_worker_socket="outside.sock")
 {LAST_SETTING}
 """
 ANSWERS = {
@@ -130,8 +130,8 @@ WORKERS = 10
 """Of ours, of all services."""
 MAX_CONNECTIONS = 48
 OPTIONS = (
-    *("--port", "0", "--access-log", "--timeout", "15", "--unread-timeout", "2"),
-    *("--max-connections", str(MAX_CONNECTIONS), "--max-queued", "256", "--max-queued-bytes", str(16 * 1024 * 1024)),
+    *("--port", "0", "--access-log", "--timeout", "15", "--write-timeout", "2"),
+    *("--max-connections", str(MAX_CONNECTIONS), "--max-in-flight", "256", "--max-queued-bytes", str(16 * 1024 * 1024)),
 )
 LONG_PATH = "/" + "p" * 7000
 RENEWAL_SECONDS = 20.0 if SECONDS >= 200 else 2.0

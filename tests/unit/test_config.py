@@ -26,12 +26,12 @@ from penstock.server_names import listening_hosts
 from penstock.service import Service
 from rows import each
 
-PATHS = ["uds", "tls_cert", "tls_key", "api_key_file", "tenants", "external_workers"]
+PATHS = ["uds", "tls_cert", "tls_key", "api_key_file", "tenants", "remote_worker_socket"]
 
 OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
 OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
 LIMITED = [(owner, f) for owner, f in OPTIONS if f.metadata["minimum"] is not None]
-WITH = {"stall_dead": {"stall_unready": 0.1}, "max_gap": {"max_wait": 1}}
+WITH = {"liveness_deadline": {"progress_deadline": 0.1}, "max_idle_gap": {"max_wait": 1}}
 """What else has to be said for an option to be at its limit."""
 
 
@@ -40,12 +40,16 @@ def test_every_option_says_what_it_means():
 
 
 def test_a_service_is_not_dead_before_it_is_unready():
-    assert ServiceOptions(stall_unready=5, stall_dead=5).stall_dead == 5
-    assert ServiceOptions(stall_unready=math.inf).stall_dead == math.inf
-    with pytest.raises(ConfigError, match=r"^stall_dead must be at least stall_unready, which is 60\.0, got 59\.5$"):
-        ServiceOptions(stall_dead=59.5)
-    with pytest.raises(ConfigError, match=r"^stall_dead must be at least stall_unready, which is inf, got 600$"):
-        ServiceOptions(stall_unready=math.inf, stall_dead=600)
+    assert ServiceOptions(progress_deadline=5, liveness_deadline=5).liveness_deadline == 5
+    assert ServiceOptions(progress_deadline=math.inf).liveness_deadline == math.inf
+    with pytest.raises(
+        ConfigError, match=r"^liveness_deadline must be at least progress_deadline, which is 60\.0, got 59\.5$"
+    ):
+        ServiceOptions(liveness_deadline=59.5)
+    with pytest.raises(
+        ConfigError, match=r"^liveness_deadline must be at least progress_deadline, which is inf, got 600$"
+    ):
+        ServiceOptions(progress_deadline=math.inf, liveness_deadline=600)
 
 
 @each(("owner", "f"), LIMITED)
@@ -63,12 +67,12 @@ def test_an_option_is_taken_at_its_limit_and_beyond_it_refused_with_the_value(ow
         (Batch, "max_size", 1_000_000, 1_000_001, "1000000, got 1000001"),
         (Batch, "max_wait", 86_400, 86_400.5, "86400, or inf, got 86400.5"),
         (Batch, "max_wait", 86_400.0, 10**400, f"86400, or inf, got {10**400}"),
-        (Batch, "max_gap", 86_400, 86_401, "86400, or inf, got 86401"),
-        (Batch, "max_gap", math.inf, 1e308, "86400, or inf, got 1e+308"),
+        (Batch, "max_idle_gap", 86_400, 86_401, "86400, or inf, got 86401"),
+        (Batch, "max_idle_gap", math.inf, 1e308, "86400, or inf, got 1e+308"),
         (ServiceOptions, "timeout", sys.float_info.max, 10**400, f"{sys.float_info.max}, or inf, got {10**400}"),
         (ServiceOptions, "timeout", math.inf, 10**400, f"{sys.float_info.max}, or inf, got {10**400}"),
-        (ServiceOptions, "jobs_min_share", 1, 1.5, "1, got 1.5"),
-        (ServiceOptions, "external_workers_mode", 0o777, 0o1000, "0o777, got 0o1000"),
+        (ServiceOptions, "background_share", 1, 1.5, "1, got 1.5"),
+        (ServiceOptions, "remote_worker_socket_mode", 0o777, 0o1000, "0o777, got 0o1000"),
         (ServerOptions, "port", 65535, 65536, "65535, got 65536"),
         (ServerOptions, "uds_mode", 0o777, 0o1000, "0o777, got 0o1000"),
     ],
@@ -92,7 +96,7 @@ def test_a_number_must_be_one(owner, f):
 @each(("owner", "f"), LIMITED)
 def test_a_count_must_be_whole_and_a_time_need_not(owner, f):
     name, limit = f.name, f.metadata["minimum"]
-    if isinstance(f.default, int) or name == "slab_bytes":
+    if isinstance(f.default, int) or name == "shm_bytes":
         for value in (limit + 0.5, float(limit), math.inf):
             with pytest.raises(ConfigError, match=f"{name} must be a whole number, got {value!r}"):
                 owner(**{name: value})
@@ -142,11 +146,11 @@ def test_a_log_level_that_cannot_be_read_is_refused(level):
 @each(
     ("policy", "words"),
     [
-        ({"max_wait": 0, "max_gap": 0.01}, "max_gap=0.01 needs max_wait > 0, got max_wait=0"),
-        ({"max_gap": 0.01}, 'max_gap=0.01 needs a fixed max_wait, got max_wait="auto"'),
-        ({"hold_after_idle": False}, 'hold_after_idle=False needs a fixed max_wait, got max_wait="auto"'),
-        ({"max_wait": math.inf}, "max_wait=inf needs a finite max_gap, got None"),
-        ({"max_wait": math.inf, "max_gap": math.inf}, "max_wait=inf needs a finite max_gap, got inf"),
+        ({"max_wait": 0, "max_idle_gap": 0.01}, "max_idle_gap=0.01 needs max_wait > 0, got max_wait=0"),
+        ({"max_idle_gap": 0.01}, 'max_idle_gap=0.01 needs a fixed max_wait, got max_wait="auto"'),
+        ({"delay_when_idle": False}, 'delay_when_idle=False needs a fixed max_wait, got max_wait="auto"'),
+        ({"max_wait": math.inf}, "max_wait=inf needs a finite max_idle_gap, got None"),
+        ({"max_wait": math.inf, "max_idle_gap": math.inf}, "max_wait=inf needs a finite max_idle_gap, got inf"),
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(policy, words):
@@ -158,10 +162,10 @@ def test_a_policy_that_contradicts_itself_is_refused(policy, words):
 @each(
     "policy",
     [
-        {"max_wait": 0.1, "max_gap": 0},
-        {"max_wait": math.inf, "max_gap": 0.5},
-        {"max_wait": 0.1, "hold_after_idle": False},
-        {"max_wait": 0, "hold_after_idle": False},
+        {"max_wait": 0.1, "max_idle_gap": 0},
+        {"max_wait": math.inf, "max_idle_gap": 0.5},
+        {"max_wait": 0.1, "delay_when_idle": False},
+        {"max_wait": 0, "delay_when_idle": False},
     ],
 )
 def test_a_policy_that_does_not_is_taken(policy):
@@ -171,13 +175,13 @@ def test_a_policy_that_does_not_is_taken(policy):
 @pytest.mark.parametrize("name", ["host", *PATHS])
 def test_a_path_holds_no_null_character(name):
     with pytest.raises(ConfigError, match=rf"^{name} must not contain a null character, got 'a\\x00b'$"):
-        (ServiceOptions if name in ("tenants", "external_workers") else ServerOptions)(**{name: "a\0b"})
+        (ServiceOptions if name in ("tenants", "remote_worker_socket") else ServerOptions)(**{name: "a\0b"})
 
 
 # -- hosts and origins ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["host", "cors_origin"])
+@pytest.mark.parametrize("name", ["host", "cors_allow_origin"])
 def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
     text = "http://127.0.0.1:3000"
     assert getattr(ServerOptions(**{name: text}), name) == text
@@ -187,7 +191,7 @@ def test_an_option_of_several_texts_takes_one_too_and_keeps_its_list(name):
         assert hash(options) == hash(ServerOptions(**{name: (text, text)}))
 
 
-@pytest.mark.parametrize("name", ["host", "cors_origin"])
+@pytest.mark.parametrize("name", ["host", "cors_allow_origin"])
 @pytest.mark.parametrize("value", [5, b"::1", [1], {"::1"}])
 def test_an_option_of_several_texts_takes_nothing_else(name, value):
     with pytest.raises(
@@ -213,7 +217,7 @@ def test_several_hosts_are_addresses_and_one_at_least(hosts, words):
 
 
 def test_there_may_be_no_origin():
-    assert ServerOptions(cors_origin=[]).cors_origin == ()
+    assert ServerOptions(cors_allow_origin=[]).cors_allow_origin == ()
 
 
 @pytest.mark.parametrize(
@@ -240,7 +244,7 @@ def test_a_server_that_is_told_no_host_is_reached_from_its_machine_or_by_its_uni
     ],
 )  # fmt: skip
 def test_an_origin_is_what_a_browser_sends(origin):
-    assert ServerOptions(cors_origin=origin).cors_origin == origin
+    assert ServerOptions(cors_allow_origin=origin).cors_allow_origin == origin
 
 
 @each(
@@ -255,9 +259,9 @@ def test_an_origin_is_what_a_browser_sends(origin):
 )  # fmt: skip
 def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
     with pytest.raises(ConfigError) as refused:
-        ServerOptions(cors_origin=["https://good.example", origin])
+        ServerOptions(cors_allow_origin=["https://good.example", origin])
     words = str(refused.value)
-    assert words.startswith("cors_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it")
+    assert words.startswith("cors_allow_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it")
     assert "without a path or a trailing slash" in words
     assert words.endswith(f"got {origin!r}")
 
@@ -265,21 +269,21 @@ def test_an_origin_that_no_browser_sends_is_refused_with_what_to_write(origin):
 @pytest.mark.parametrize(("origin", "sent"), [("http://a.b:80", "http://a.b"), ("https://[::1]:443", "https://[::1]")])
 def test_a_port_that_browsers_leave_out_is_refused_with_what_they_send(origin, sent):
     with pytest.raises(ConfigError) as refused:
-        ServerOptions(cors_origin=origin)
-    assert str(refused.value) == f"cors_origin must be {sent} as browsers send it, got {origin!r}"
+        ServerOptions(cors_allow_origin=origin)
+    assert str(refused.value) == f"cors_allow_origin must be {sent} as browsers send it, got {origin!r}"
 
 
 def test_the_origin_of_pages_that_have_none_is_refused():
-    with pytest.raises(ConfigError, match=r"^cors_origin cannot be 'null', because any page can use that origin"):
-        ServerOptions(cors_origin="null")
+    with pytest.raises(ConfigError, match=r"^cors_allow_origin cannot be 'null', because any page can use that origin"):
+        ServerOptions(cors_allow_origin="null")
 
 
 def test_a_socket_for_workers_has_a_path_that_the_kernel_takes(tmp_path):
-    assert ServiceOptions(external_workers="x" * 107).external_workers == "x" * 107
+    assert ServiceOptions(remote_worker_socket="x" * 107).remote_worker_socket == "x" * 107
     long = "/run/" + "ü" * 52
-    words = f"external_workers: the path has 109 bytes, and the path of a Unix socket has at most 107: {long!r}"
+    words = f"remote_worker_socket: the path has 109 bytes, and the path of a Unix socket has at most 107: {long!r}"
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
-        ServiceOptions(external_workers=long)
+        ServiceOptions(remote_worker_socket=long)
     # The limit is the kernel's.
     with socket.socket(socket.AF_UNIX) as sock, pytest.raises(OSError, match="too long"):
         sock.bind(str(tmp_path).ljust(108, "x"))
@@ -302,13 +306,13 @@ def test_a_path_may_be_any_path_and_is_a_text_then(name):
 
 @each("path", [7, True, b"bytes", ["a"]])
 def test_what_is_no_path_is_refused(path):
-    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "external_workers"), (ServiceOptions, "tenants")):
+    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "remote_worker_socket"), (ServiceOptions, "tenants")):
         with pytest.raises(ConfigError) as refused:
             kind(**{name: path})
         words = f"{name} must be the path of a file, as a string or a `pathlib.Path`, got {path!r}"
         assert str(refused.value) == words
     with pytest.raises(ConfigError, match="tenants must not contain a null character, got 'a"):
-        ServiceOptions(tenants=Path("a\0b"))
+        ServiceOptions(tenants_file=Path("a\0b"))
 
 
 @pytest.mark.parametrize("one", ["tls_cert", "tls_key"])
@@ -324,7 +328,7 @@ def test_a_certificate_and_its_key_go_together(one):
 @each(("owner", "f"), OPTIONS)
 def test_every_option_has_a_variable_that_is_read(owner, f):
     texts = {bool: ("yes", True), int: ("503", 503), float: ("2.5", 2.5), str: ("json", "json")}
-    kind = {"max_wait": float, "max_gap": float, "slab_bytes": int}.get(
+    kind = {"max_wait": float, "max_idle_gap": float, "shm_bytes": int}.get(
         f.name, str if f.default is None else type(f.default)
     )
     text, value = ("640", 0o640) if f.name.endswith("_mode") else texts.get(kind, texts[str])
@@ -335,9 +339,9 @@ def test_every_option_has_a_variable_that_is_read(owner, f):
 
 
 def test_commas_stand_between_the_texts_of_a_variable_that_has_several():
-    environ = {"PENSTOCK_HOST": "::1, 10.0.0.1", "PENSTOCK_CORS_ORIGIN": "https://a.example,https://b.example"}
+    environ = {"PENSTOCK_HOST": "::1, 10.0.0.1", "PENSTOCK_CORS_ALLOW_ORIGIN": "https://a.example,https://b.example"}
     found = from_environment(ServerOptions, environ)
-    assert found == {"host": ("::1", "10.0.0.1"), "cors_origin": ("https://a.example", "https://b.example")}
+    assert found == {"host": ("::1", "10.0.0.1"), "cors_allow_origin": ("https://a.example", "https://b.example")}
     with pytest.raises(ConfigError, match=r"^host must not be empty"):
         ServerOptions(**from_environment(ServerOptions, {"PENSTOCK_HOST": "::1,"}))
 
@@ -345,7 +349,7 @@ def test_commas_stand_between_the_texts_of_a_variable_that_has_several():
 def test_what_the_environment_does_not_name_is_left_out():
     environ = {"PENSTOCK_PORT": "9000", "PENSTOCK_NOTHING": "1", "PORT": "1", "penstock_host": "x"}
     assert from_environment(ServerOptions, environ) == {"port": 9000}
-    assert environment_name("max_body") == "PENSTOCK_MAX_BODY"
+    assert environment_name("max_body_bytes") == "PENSTOCK_MAX_BODY_BYTES"
 
 
 @pytest.mark.parametrize("link", ["tcp://10.0.0.1:8000", "udp://[fd00::1]:53", "sctp://10.0.0.1:1"])
@@ -354,7 +358,9 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_no_port(link):
 
 
 def test_only_the_variables_that_are_asked_for_are_read():
-    assert from_environment(ServerOptions, {"PENSTOCK_PORT": "81", "PENSTOCK_DRAIN": "x"}, ["port"]) == {"port": 81}
+    assert from_environment(ServerOptions, {"PENSTOCK_PORT": "81", "PENSTOCK_DRAIN_TIMEOUT": "x"}, ["port"]) == {
+        "port": 81
+    }
 
 
 def test_an_empty_variable_sets_nothing():
@@ -374,7 +380,7 @@ def test_an_empty_text_is_no_value(name):
     [("1", True), ("true", True), ("Yes", True), ("0", False), ("FALSE", False), ("no", False)],
 )
 def test_a_switch_is_read_as_people_write_it(text, value):
-    assert from_environment(ServiceOptions, {"PENSTOCK_VALIDATE": text}) == {"validate": value}
+    assert from_environment(ServiceOptions, {"PENSTOCK_VALIDATE_INPUTS": text}) == {"validate": value}
 
 
 @pytest.mark.parametrize(
@@ -382,7 +388,11 @@ def test_a_switch_is_read_as_people_write_it(text, value):
     [
         ("PENSTOCK_PORT", "http", "--port (or PENSTOCK_PORT): expected an integer, got 'http'"),
         ("PENSTOCK_PORT", "80.5", "--port (or PENSTOCK_PORT): expected an integer, got '80.5'"),
-        ("PENSTOCK_DRAIN", "soon", "--drain (or PENSTOCK_DRAIN): expected a number, got 'soon'"),
+        (
+            "PENSTOCK_DRAIN_TIMEOUT",
+            "soon",
+            "--drain-timeout (or PENSTOCK_DRAIN_TIMEOUT): expected a number, got 'soon'",
+        ),
         ("PENSTOCK_ACCESS_LOG", "maybe", "--access-log (or PENSTOCK_ACCESS_LOG): expected true or false, got 'maybe'"),
         ("PENSTOCK_UDS_MODE", "900", "--uds-mode (or PENSTOCK_UDS_MODE): expected an octal number, such as 660, got"),
     ],
@@ -393,12 +403,12 @@ def test_a_variable_that_cannot_be_read_is_refused_with_its_text(name, text, rea
 
 
 def test_a_number_without_a_default_is_read_as_the_number_that_it_is():
-    assert from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": "0"}) == {"slab_bytes": 0}
+    assert from_environment(ServiceOptions, {"PENSTOCK_SHM_BYTES": "0"}) == {"shm_bytes": 0}
     large = str(2**53 + 1)  # no float is this number
-    assert from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": large}) == {"slab_bytes": 2**53 + 1}
+    assert from_environment(ServiceOptions, {"PENSTOCK_SHM_BYTES": large}) == {"shm_bytes": 2**53 + 1}
     for text in ("1e9", "256M", "0.5"):
         with pytest.raises(ConfigError, match=re.escape(f"expected an integer, got {text!r}")):
-            from_environment(ServiceOptions, {"PENSTOCK_SLAB_BYTES": text})
+            from_environment(ServiceOptions, {"PENSTOCK_SHM_BYTES": text})
 
 
 # -- options of a stage ----------------------------------------------------------------------------------------------
@@ -409,9 +419,9 @@ def test_a_number_without_a_default_is_read_as_the_number_that_it_is():
     [
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
         ({"prefetch": None}, "prefetch must be a whole number of at least 0, got None"),
-        ({"max_batches": 0}, "max_batches must be a whole number of at least 1, got 0"),
-        ({"max_batches": 1.5}, "max_batches must be a whole number of at least 1, got 1.5"),
-        ({"max_batches": True}, "max_batches must be a whole number of at least 1, got True"),
+        ({"max_in_flight_batches": 0}, "max_in_flight_batches must be a whole number of at least 1, got 0"),
+        ({"max_in_flight_batches": 1.5}, "max_in_flight_batches must be a whole number of at least 1, got 1.5"),
+        ({"max_in_flight_batches": True}, "max_in_flight_batches must be a whole number of at least 1, got True"),
         ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
         ({"max_queued": 1.5}, "max_queued must be a whole number of at least 1, got 1.5"),
         ({"max_queued": True}, "max_queued must be a whole number of at least 1, got True"),
@@ -419,12 +429,12 @@ def test_a_number_without_a_default_is_read_as_the_number_that_it_is():
         ({"timeout": math.inf}, "timeout must be more than 0 seconds, got inf"),
         ({"timeout": math.nan}, "timeout must be more than 0 seconds, got nan"),
         ({"timeout": "1"}, "timeout must be more than 0 seconds, got '1'"),
-        ({"abandon_after": 0}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got 0'),
-        ({"abandon_after": None}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got None'),
-        ({"abandon_after": math.nan}, 'abandon_after must be "auto", or more than 0 seconds; inf: never, got nan'),
-        ({"recycle_after": -1}, "recycle_after must be at least 0 seconds; inf: never, got -1"),
-        ({"recycle_after": math.nan}, "recycle_after must be at least 0 seconds; inf: never, got nan"),
-        ({"recycle_after": "0"}, "recycle_after must be at least 0 seconds; inf: never, got '0'"),
+        ({"orphan_timeout": 0}, 'orphan_timeout must be "auto", or more than 0 seconds; inf: never, got 0'),
+        ({"orphan_timeout": None}, 'orphan_timeout must be "auto", or more than 0 seconds; inf: never, got None'),
+        ({"orphan_timeout": math.nan}, 'orphan_timeout must be "auto", or more than 0 seconds; inf: never, got nan'),
+        ({"unhealthy_after": -1}, "unhealthy_after must be at least 0 seconds; inf: never, got -1"),
+        ({"unhealthy_after": math.nan}, "unhealthy_after must be at least 0 seconds; inf: never, got nan"),
+        ({"unhealthy_after": "0"}, "unhealthy_after must be at least 0 seconds; inf: never, got '0'"),
         ({"bisect": 1}, "bisect must be True or False, got 1"),
         ({"retry": None}, "retry must be True or False, got None"),
     ],
@@ -443,16 +453,16 @@ class Size(enum.IntEnum):
     ("given", "kept"),
     [
         ({"prefetch": Size.SMALL}, 2),
-        ({"max_batches": Size.SMALL}, 2),
+        ({"max_in_flight_batches": Size.SMALL}, 2),
         ({"max_queued": 10**30}, sys.maxsize),
         ({"timeout": 2}, 2.0),
         ({"timeout": True}, 1.0),
         ({"timeout": np.float64(0.5)}, 0.5),
-        ({"abandon_after": "auto"}, "auto"),
-        ({"abandon_after": math.inf}, math.inf),
-        ({"abandon_after": 1}, 1.0),
-        ({"recycle_after": 0}, 0.0),
-        ({"recycle_after": math.inf}, math.inf),
+        ({"orphan_timeout": "auto"}, "auto"),
+        ({"orphan_timeout": math.inf}, math.inf),
+        ({"orphan_timeout": 1}, 1.0),
+        ({"unhealthy_after": 0}, 0.0),
+        ({"unhealthy_after": math.inf}, math.inf),
     ],
 )
 def test_an_option_of_a_stage_is_kept_as_a_plain_value_that_a_message_can_carry(given, kept):

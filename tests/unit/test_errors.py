@@ -13,11 +13,11 @@ from penstock.errors import (
     ConnectionFailed,
     DeadlineExceeded,
     EmbeddingError,
-    EndedWithoutResult,
     ExportError,
     InvalidItem,
     JobError,
     JobFailed,
+    JobNotSucceeded,
     NotReady,
     Overloaded,
     PenstockError,
@@ -55,14 +55,14 @@ def test_an_error_survives_being_pickled(kind):
 ENDED = {"JobFailed", "JobCancelled", "JobExpired"}
 TREE = {
     RequestError: {
-        "InvalidItem", "FormatNotTaken", "FormatNotGiven", "Overloaded", "QuotaExceeded", "DeadlineExceeded",
+        "InvalidItem", "UnsupportedMediaType", "NotAcceptable", "Overloaded", "QuotaExceeded", "DeadlineExceeded",
         "StageFailed", "WorkerLost", "NotReady", "Cancelled", "ServerError", "ConnectionFailed",
     },
-    EndedWithoutResult: ENDED,
+    JobNotSucceeded: ENDED,
     JobError: {
-        "JobNotFound", "JobConflict", "JobTooLarge", "QueueFull", "StoreUnavailable", "EndedWithoutResult", *ENDED,
+        "JobNotFound", "JobConflict", "InputTooLarge", "QueueFull", "StoreUnavailable", "JobNotSucceeded", *ENDED,
     },
-    TransferError: {"TransferFailed", "TransferRefused", "TransferStopped"},
+    TransferError: {"TransferFailed", "TransferRejected", "TransferCancelled"},
     ExportError: {"ArtifactInvalid", "ExportRefused", "PublishFailed"},
     TrainingError: {"RunFailed", "LeaseLost", "RunUnavailable"},
     EmbeddingError: {"TableMismatch", "RowsUnavailable"},
@@ -90,7 +90,7 @@ def test_a_job_that_ended_badly_shows_the_remote_traceback():
 def test_only_what_may_succeed_later_is_retryable():
     assert names(kind for kind in EVERY if kind.retryable) == {
         "Overloaded", "QuotaExceeded", "DeadlineExceeded", "NotReady", "ServerError", "ConnectionFailed",
-        "QueueFull", "StoreUnavailable", "TransferFailed", "TransferStopped", "PublishFailed", "RunUnavailable",
+        "QueueFull", "StoreUnavailable", "TransferFailed", "TransferCancelled", "PublishFailed", "RunUnavailable",
         "RowsUnavailable",
     }  # fmt: skip
 
@@ -157,6 +157,6 @@ def test_an_error_carries_what_callers_act_on(error, name, value):
 @pytest.mark.parametrize("kind", [EncodeFailed, ResultMismatch, WrongLength])
 def test_a_stage_that_returned_what_is_no_result_is_not_said_to_have_raised(kind):
     error = StageFailed("why", stage="embed", type_name=author_name(kind))
-    assert error.deed.startswith("returned ")
-    assert str(error) == f"stage 'embed' {error.deed}: why"
-    assert StageFailed("why", stage="embed", type_name="builtins.ValueError").deed == "raised an exception"
+    assert error.action.startswith("returned ")
+    assert str(error) == f"stage 'embed' {error.action}: why"
+    assert StageFailed("why", stage="embed", type_name="builtins.ValueError").action == "raised an exception"

@@ -63,7 +63,7 @@ def test_options_are_service_options(options):
 
 
 def test_options_come_as_one_or_field_by_field():
-    options = ps.ServiceOptions(max_queued=3)
+    options = ps.ServiceOptions(max_in_flight=3)
     assert ps.Service(double, options=options).options is options
     assert ps.Service(double, max_queued=3).options == options
     with pytest.raises(ps.ConfigError, match="not both"):
@@ -165,10 +165,10 @@ def test_a_configured_service_differs_in_what_was_asked_for_only():
     before = ps.Service(double, name="one", cpus=[0], version="7", max_queued=3, validate=True)
     before.model_version = 3
     after = before.configured(max_queued=4, inline=True)
-    assert after.options == ps.ServiceOptions(max_queued=4, validate=True)
+    assert after.options == ps.ServiceOptions(max_in_flight=4, validate_inputs=True)
     assert (after.name, after.cpus, after.stages, after.inline) == ("one", (0,), before.stages, True)
     assert (after.version, after.model_version) == ("7", 3)
-    assert (before.options.max_queued, before.inline) == (3, False)
+    assert (before.options.max_in_flight, before.inline) == (3, False)
 
 
 @pytest.mark.parametrize("version", [None, 7, "two\nlines", "x" * 129])
@@ -189,8 +189,8 @@ async def test_a_drain_that_is_no_time_is_refused_even_where_there_is_nothing_to
 
 def test_the_path_of_a_service_is_an_option_of_it():
     assert ps.Service(double, path="/inference").options == ps.ServiceOptions(predict_path="/inference")
-    both = ps.Service(double, path="/a", options=ps.ServiceOptions(max_queued=7))
-    assert both.options == ps.ServiceOptions(max_queued=7, predict_path="/a")
+    both = ps.Service(double, path="/a", options=ps.ServiceOptions(max_in_flight=7))
+    assert both.options == ps.ServiceOptions(max_in_flight=7, predict_path="/a")
     assert both.configured(predict_path="/b").options.predict_path == "/b"
 
 
@@ -217,8 +217,8 @@ async def test_a_started_service_sends_its_calls_to_its_engine(service):
 async def test_the_calls_of_a_service_speak_what_its_external_stages_do(monkeypatch, make_engine):
     monkeypatch.setattr("penstock.runtime.engine.Engine", make_engine)
     service = ps.Service(
-        ps.external("first", accepts=["json"], item=float),
-        ps.external("last", accepts=["json"], result=int),
+        ps.remote("first", accepts=["json"], item=float),
+        ps.remote("last", accepts=["json"], result=int),
         external_workers="/run/here.sock",
     )
     await service.start()
@@ -437,40 +437,40 @@ def test_an_option_of_the_server_there_is_not_is_refused_before_anything_opens(s
 def test_workers_from_outside_cannot_be_threads():
     words = "service 'here': workers of stage 'square' attach from outside, so they cannot be threads of this process"
     with pytest.raises(ps.ConfigError, match=f"^{words}: leave inline out$"):
-        ps.Service(double, ps.external("square"), name="here", inline=True)
+        ps.Service(double, ps.remote("square"), name="here", inline=True)
     with pytest.raises(ps.ConfigError, match=words):
-        ps.Service(ps.external("square"), name="here").configured(inline=True)
+        ps.Service(ps.remote("square"), name="here").configured(inline=True)
 
 
 def test_two_external_stages_in_a_row_need_a_format_that_both_have():
-    one, other = ps.external("one", accepts=("json",)), ps.external("other", accepts=("msgpack",))
+    one, other = ps.remote("one", accepts=("json",)), ps.remote("other", accepts=("msgpack",))
     with pytest.raises(ps.ConfigError, match=r"^stages 'one' and 'other' have no format in common"):
         ps.Service(one, other)
     assert len(ps.Service(one, double, other).stages) == 3
 
 
 async def test_workers_from_outside_need_a_socket_when_the_service_starts():
-    service = ps.Service(double, ps.external("square"), name="here")
+    service = ps.Service(double, ps.remote("square"), name="here")
     words = "service 'here': workers of stage 'square' attach from outside, so say at which Unix socket: "
     with pytest.raises(ps.ConfigError) as refused:
         await service.start()
-    assert str(refused.value) == words + "Service(..., external_workers=PATH), or --external-workers PATH"
+    assert str(refused.value) == words + "Service(..., remote_worker_socket=PATH), or --remote-worker-socket PATH"
     assert service.engine is None
-    assert service.configured(external_workers="/run/square.sock").options.external_workers == "/run/square.sock"
+    assert service.configured(external_workers="/run/square.sock").options.remote_worker_socket == "/run/square.sock"
 
 
 async def test_a_socket_for_workers_needs_a_stage_that_they_run():
     service = ps.Service(double, name="here", external_workers="/run/square.sock")
-    words = "service 'here': external_workers is '/run/square.sock', and no stage of it has workers from outside"
+    words = "service 'here': remote_worker_socket is '/run/square.sock', and no stage of it has workers from outside"
     with pytest.raises(ps.ConfigError, match=f"^{words}; "):
         await service.start()
     assert service.engine is None
 
 
 def test_a_number_of_workers_is_for_the_stages_of_ours():
-    service = ps.Service(ps.stage(double, name="double"), ps.external("square"), name="here")
+    service = ps.Service(ps.stage(double, name="double"), ps.remote("square"), name="here")
     assert [spec.workers for spec in service.configured(workers=3).stages] == [3, 0]
     with pytest.raises(ps.ConfigError, match=r"^stage 'square': it is external"):
         service.configured(workers={"square": 2})
     with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 applies to no stage"):
-        ps.Service(ps.external("square"), name="all").configured(workers=2)
+        ps.Service(ps.remote("square"), name="all").configured(workers=2)

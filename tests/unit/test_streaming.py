@@ -42,7 +42,7 @@ def test_no_bytes_at_all_still_let_one_item_pass_at_a_time():
 
 
 def test_a_stream_has_half_of_what_its_service_may_hold_and_at_least_one_item():
-    in_hand = InHand.share_of(ServiceOptions(max_queued=4, max_queued_bytes=100))
+    in_hand = InHand.share_of(ServiceOptions(max_in_flight=4, max_queued_bytes=100))
     in_hand.put("a", 49)
     assert not in_hand.full
     in_hand.put("b", 0)

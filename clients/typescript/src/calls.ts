@@ -2,7 +2,7 @@
 
 import { type Body, UnreadableBody } from "./bodies.js";
 import type { PenstockError } from "./errors.js";
-import { EndedWithoutResult } from "./job-errors.js";
+import { JobNotSucceeded } from "./job-errors.js";
 import { isRefusal, replyError, unreadable } from "./problem-errors.js";
 import { isSuccess, type NoReply, type Reply } from "./replies.js";
 import { judgeReply, toldSeconds } from "./retry-rules.js";
@@ -80,7 +80,7 @@ export function setbackOf(reply: Reply | NoReply, head: CallHead, wall: number):
     kind: "setback",
     error,
     // A job's own end is final, whatever its status says of servers.
-    retry: error instanceof EndedWithoutResult ? "never" : judgeReply(reply, head.harmless),
+    retry: error instanceof JobNotSucceeded ? "never" : judgeReply(reply, head.harmless),
     told: reply.kind === "no reply" ? undefined : toldSeconds(reply.headers, wall),
     isRefusal: isRefusal(reply, error),
   };

@@ -52,13 +52,13 @@ export class InvalidItem extends RequestError {
 }
 
 /** The service does not accept input of this media type. */
-export class FormatNotTaken extends InvalidItem {
-  override name = "FormatNotTaken";
+export class UnsupportedMediaType extends InvalidItem {
+  override name = "UnsupportedMediaType";
 }
 
 /** The service cannot produce results of this media type. */
-export class FormatNotGiven extends InvalidItem {
-  override name = "FormatNotGiven";
+export class NotAcceptable extends InvalidItem {
+  override name = "NotAcceptable";
 }
 
 /** When to come again: in whole seconds, and more exactly in milliseconds. */

@@ -2,7 +2,7 @@
 
 export { Client, type ClientJobs, type ManyOptions, type SignalOptions, type WaitOptions } from "./client.js";
 export * from "./errors.js";
-export type { Attempt, Job, JobProblem, JobState } from "./job.js";
+export type { Attempt, Job, AttemptError, JobState } from "./job.js";
 export type { JobOptions } from "./job-calls.js";
 export * from "./job-errors.js";
 export type { CallOptions, ClientOptions, Fetch, MessagePackCodec } from "./options.js";

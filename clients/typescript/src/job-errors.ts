@@ -18,8 +18,8 @@ export class JobConflict extends JobError {
 }
 
 /** The input is too large for the store; put it into a file or a bucket, and submit its URL. */
-export class JobTooLarge extends JobError {
-  override name = "JobTooLarge";
+export class InputTooLarge extends JobError {
+  override name = "InputTooLarge";
 }
 
 /** The queue is full; the job was rejected, retry later. */
@@ -29,8 +29,8 @@ export class QueueFull extends JobError {
 }
 
 /** The job ended without a result. */
-export class EndedWithoutResult extends JobError {
-  override name = "EndedWithoutResult";
+export class JobNotSucceeded extends JobError {
+  override name = "JobNotSucceeded";
   readonly jobId: string;
 
   constructor(message: string, jobId: string) {
@@ -40,7 +40,7 @@ export class EndedWithoutResult extends JobError {
 }
 
 /** The job is dead; `cause` is `input` where its input was not valid, else "". */
-export class JobFailed extends EndedWithoutResult {
+export class JobFailed extends JobNotSucceeded {
   override name = "JobFailed";
   override readonly cause: string;
 
@@ -51,12 +51,12 @@ export class JobFailed extends EndedWithoutResult {
 }
 
 /** The job was cancelled. */
-export class JobCancelled extends EndedWithoutResult {
+export class JobCancelled extends JobNotSucceeded {
   override name = "JobCancelled";
 }
 
 /** The job's deadline passed before it had a result. */
-export class JobExpired extends EndedWithoutResult {
+export class JobExpired extends JobNotSucceeded {
   override name = "JobExpired";
 }
 
@@ -72,6 +72,6 @@ export class TransferError extends PenstockError {
 }
 
 /** The transfer is not allowed or not possible; retrying does not help. */
-export class TransferRefused extends TransferError {
-  override name = "TransferRefused";
+export class TransferRejected extends TransferError {
+  override name = "TransferRejected";
 }

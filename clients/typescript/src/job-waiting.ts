@@ -4,7 +4,7 @@ import { ConfigError, DeadlineExceeded } from "./errors.js";
 import type { Job } from "./job.js";
 import { Asking } from "./job-asking.js";
 import { idOf, type JobCallMaker, mayLieElsewhere } from "./job-calls.js";
-import { EndedWithoutResult } from "./job-errors.js";
+import { JobNotSucceeded } from "./job-errors.js";
 import { gatherBounded } from "./many-calls.js";
 import { withSource } from "./problem-errors.js";
 import type { Sender } from "./sending.js";
@@ -58,7 +58,7 @@ export class JobWaiting {
     try {
       await this.#end(id, asking, signal);
     } catch (error) {
-      if (!(error instanceof EndedWithoutResult)) { // that is an end, too
+      if (!(error instanceof JobNotSucceeded)) { // that is an end, too
         throw error;
       }
     }

@@ -20,7 +20,7 @@ export interface Attempt {
 }
 
 /** Why an attempt of a job failed. */
-export interface JobProblem {
+export interface AttemptError {
   /** The class of the error, as `module.Qualname`. */
   readonly type: string;
   readonly message: string;
@@ -47,7 +47,7 @@ export interface Job {
   readonly notBefore: number | null;
   readonly deadline: number | null;
   /** Why the last attempt of this run that failed did so; null where none did, or where the job succeeded. */
-  readonly error: JobProblem | null;
+  readonly error: AttemptError | null;
   readonly inputUrl: string | null;
   readonly output: string | null;
 }

@@ -130,15 +130,15 @@ function make(problem: Problem, status: number): PenstockError {
     case "cancelled":
       return new errors.Cancelled(detail);
     case "format-not-taken":
-      return new errors.FormatNotTaken(detail);
+      return new errors.UnsupportedMediaType(detail);
     case "format-not-given":
-      return new errors.FormatNotGiven(detail);
+      return new errors.NotAcceptable(detail);
     case "job-not-found":
       return new jobErrors.JobNotFound(detail);
     case "job-conflict":
       return new jobErrors.JobConflict(detail);
     case "job-too-large":
-      return new jobErrors.JobTooLarge(detail);
+      return new jobErrors.InputTooLarge(detail);
     case "queue-full":
       return new jobErrors.QueueFull(detail);
     case "job-failed":
@@ -150,7 +150,7 @@ function make(problem: Problem, status: number): PenstockError {
     case "store-unavailable":
       return new jobErrors.StoreUnavailable(detail);
     case "place-refused":
-      return new jobErrors.TransferRefused(detail);
+      return new jobErrors.TransferRejected(detail);
     default: {
       const Nearest = kind.startsWith("job-") ? jobErrors.JobError : errors.RequestError;
       return new Nearest(detail || `status ${status}`);

@@ -9,8 +9,8 @@ const WAIT = { retry_after: 1, retry_after_ms: 50 };
 
 const kinds: [kind: string, told: object, name: string, retryable: boolean, begun: boolean | undefined][] = [
   ["invalid-item", {}, "InvalidItem", false, false],
-  ["format-not-taken", {}, "FormatNotTaken", false, false],
-  ["format-not-given", {}, "FormatNotGiven", false, false],
+  ["format-not-taken", {}, "UnsupportedMediaType", false, false],
+  ["format-not-given", {}, "NotAcceptable", false, false],
   ["overloaded", WAIT, "Overloaded", true, false],
   ["overloaded", {}, "Overloaded", false, true],
   ["quota-exceeded", WAIT, "QuotaExceeded", true, false],
@@ -25,14 +25,14 @@ const kinds: [kind: string, told: object, name: string, retryable: boolean, begu
   ["a-new-one", {}, "RequestError", false, false],
   ["job-not-found", {}, "JobNotFound", false, undefined],
   ["job-conflict", {}, "JobConflict", false, undefined],
-  ["job-too-large", {}, "JobTooLarge", false, undefined],
+  ["job-too-large", {}, "InputTooLarge", false, undefined],
   ["queue-full", WAIT, "QueueFull", true, undefined],
   ["job-failed", {}, "JobFailed", false, undefined],
   ["job-cancelled", {}, "JobCancelled", false, undefined],
   ["job-expired", {}, "JobExpired", false, undefined],
   ["job-of-a-new-kind", {}, "JobError", false, undefined],
   ["store-unavailable", WAIT, "StoreUnavailable", true, undefined],
-  ["place-refused", {}, "TransferRefused", false, undefined],
+  ["place-refused", {}, "TransferRejected", false, undefined],
 ];
 
 for (const [kind, told, name, retryable, begun] of kinds) {

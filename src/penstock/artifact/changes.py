@@ -133,7 +133,7 @@ def _described(artifact: Artifact) -> dict[str, str]:
         "classes": manifest.classes,
         "batch": manifest.batch,
         "tolerance": manifest.tolerance,
-        "probes": manifest.probes.rows,
+        "probes": manifest.reference_rows.rows,
         "metadata": manifest.metadata,
     }
     told |= {f"library {name}": version for name, version in manifest.libraries.items()}

@@ -28,7 +28,7 @@ from penstock.artifact.manifest import (
     FileEntry,
     GraphEntry,
     Manifest,
-    ProbesEntry,
+    ReferenceEntry,
     TableEntry,
 )
 from penstock.artifact.manifest_json import manifest_to_json
@@ -91,7 +91,7 @@ class Draft:
             files=_sync_and_list(self.folder),
             graphs=tuple(graphs),
             batch=batch,
-            probes=ProbesEntry(rows=len(probes.rows)),
+            reference_rows=ReferenceEntry(rows=len(probes.rows)),
             tolerance=tolerance,
             classes=None if classes is None else tuple(classes),
             libraries=dict(libraries),

@@ -9,7 +9,7 @@ import msgspec
 from penstock.embeddings.rules import MissingRule
 from penstock.embeddings.shards import Shard, ShardedTable
 from penstock.embeddings.training_store import TableShape
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 SCHEMAS: Final = (1, 2)
 """The first has no tables; the second has one or more that lie outside of the graph."""
@@ -36,8 +36,8 @@ class GraphEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     format: GraphFormat
     path: str
     """A file, or a folder, below the artifact."""
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     role: Role = "model"
 
 
@@ -88,11 +88,11 @@ class BatchEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     max_size: int
     max_wait: float | Literal["auto"] | None
     """None: no bound."""
-    max_gap: float | None
-    hold_after_idle: bool = True
+    max_idle_gap: float | None
+    delay_when_idle: bool = True
 
 
-class ProbesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReferenceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows that ship in the artifact, and what the model answered to them."""
 
     rows: int
@@ -107,7 +107,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, FileEntry]
     graphs: tuple[GraphEntry, ...]
     batch: BatchEntry
-    probes: ProbesEntry
+    reference_rows: ReferenceEntry
     tolerance: tuple[float, float]
     """Absolute and relative."""
     classes: tuple[Any, ...] | None
@@ -132,7 +132,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {graph.role: graph for graph in self.graphs if graph.format == format}
 
     @property
-    def outputs(self) -> tuple[Tensor, ...]:
+    def outputs(self) -> tuple[TensorSpec, ...]:
         """Outputs of the model."""
         return self.program(self.formats[0])["model"].outputs
 
@@ -147,7 +147,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(lookup for table in self.tables for lookup in table.lookups)
 
     @property
-    def ids(self) -> tuple[tuple[Tensor, bool], ...]:
+    def ids(self) -> tuple[tuple[TensorSpec, bool], ...]:
         """The ids of each lookup, and whether their first axis is the batch."""
         if not self.outside:
             return ()

@@ -35,7 +35,7 @@ from penstock.artifact.strict_json import read_strictly
 from penstock.config import Batch, check_service_name
 from penstock.embeddings.shards import TABLES
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 DTYPES: Final = frozenset(
     {"bool", "str", "float16", "float32", "float64"}
@@ -94,8 +94,8 @@ def batch_from_entry(entry: BatchEntry) -> Batch:
     return Batch(
         max_size=entry.max_size,
         max_wait=math.inf if entry.max_wait is None else entry.max_wait,
-        max_gap=entry.max_gap,
-        hold_after_idle=entry.hold_after_idle,
+        max_idle_gap=entry.max_idle_gap,
+        delay_when_idle=entry.delay_when_idle,
     )
 
 
@@ -104,8 +104,8 @@ def batch_to_entry(batch: Batch) -> BatchEntry:
     return BatchEntry(
         max_size=batch.max_size,
         max_wait=batch.max_wait if isinstance(batch.max_wait, str) else _finite(batch.max_wait),
-        max_gap=_finite(batch.max_gap),
-        hold_after_idle=batch.hold_after_idle,
+        max_idle_gap=_finite(batch.max_idle_gap),
+        delay_when_idle=batch.delay_when_idle,
     )
 
 
@@ -117,10 +117,10 @@ def _check_manifest(manifest: Manifest) -> None:
     _check_files(manifest)
     _check_graphs(manifest)
     _check_tables(manifest)
-    if manifest.probes.rows < 1:
-        raise _Wrong(f"probes.rows is {manifest.probes.rows}, but must be at least 1")
-    if not any(path.startswith(f"{manifest.probes.path}/") for path in manifest.files):
-        raise _Wrong(f"no file is below the path of the probes, {manifest.probes.path!r}")
+    if manifest.reference_rows.rows < 1:
+        raise _Wrong(f"probes.rows is {manifest.reference_rows.rows}, but must be at least 1")
+    if not any(path.startswith(f"{manifest.reference_rows.path}/") for path in manifest.files):
+        raise _Wrong(f"no file is below the path of the probes, {manifest.reference_rows.path!r}")
     if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
         raise _Wrong(f"tolerance is {manifest.tolerance}, but both numbers must be finite and at least 0")
     datetime.fromisoformat(manifest.created)
@@ -248,7 +248,7 @@ def _check_shards(table: TableEntry, manifest: Manifest) -> None:
             raise _Wrong(f"{shard.file!r} has {entry.bytes} bytes, and its rows take {size}")
 
 
-def _check_tensors(where: str, tensors: tuple[Tensor, ...]) -> None:
+def _check_tensors(where: str, tensors: tuple[TensorSpec, ...]) -> None:
     names = [tensor.name for tensor in tensors]
     if not names or len(set(names)) < len(names):
         raise _Wrong(f"{where}: the names must be unique, and at least one; they are {names}")

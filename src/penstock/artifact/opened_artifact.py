@@ -38,7 +38,7 @@ from penstock.artifact.recorded import Recorded
 from penstock.codec.text import printable
 from penstock.errors import ArtifactInvalid, ConfigError
 from penstock.features.feature_spec import Features
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 LARGEST_MANIFEST = 16 << 20
 """Bytes.  A manifest of ten thousand files has about 2 MiB."""
@@ -114,8 +114,8 @@ class Artifact:
         manifest = self.manifest
         return read_recorded(
             self.read,
-            manifest.probes.path,
-            rows=manifest.probes.rows,
+            manifest.reference_rows.path,
+            rows=manifest.reference_rows.rows,
             inputs=self.features.inputs,
             outputs=manifest.outputs,
             ids=manifest.ids,
@@ -128,7 +128,7 @@ class Artifact:
         Raises:
             ArtifactInvalid: there are none that can be read.
         """
-        return read_rows(self.read, self.manifest.probes.path)
+        return read_rows(self.read, self.manifest.reference_rows.path)
 
     def _listed(self, path: str) -> FileEntry:
         entry = self.manifest.files.get(path)
@@ -259,13 +259,13 @@ def _read_features(content: bytes) -> Features:
 def _check_inputs(manifest: Manifest, features: Features) -> None:
     """A graph may do without an input that the model does not use; another one it cannot have."""
     encoded = {tensor.name: tensor for tensor in features.inputs}
-    looked_up: dict[str, Tensor] = {}
+    looked_up: dict[str, TensorSpec] = {}
     if manifest.outside:
         ids = {tensor.name: tensor for tensor in manifest.program(manifest.formats[0])["ids"].outputs}
         for table in manifest.outside:
-            looked_up[table.input] = Tensor(table.input, "float32", (table.width,))
+            looked_up[table.input] = TensorSpec(table.input, "float32", (table.width,))
             for lookup in table.lookups:
-                looked_up[lookup.places] = Tensor(lookup.places, "int64", ids[lookup.ids].shape)
+                looked_up[lookup.places] = TensorSpec(lookup.places, "int64", ids[lookup.ids].shape)
     twice = encoded.keys() & looked_up.keys()
     if twice:
         raise ArtifactInvalid(f"{MANIFEST}: {min(twice)!r} is a feature, and the rows of a table", file=MANIFEST)

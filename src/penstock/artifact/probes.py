@@ -22,7 +22,7 @@ import numpy as np
 from penstock.artifact.recorded import Recorded, RecordedRows
 from penstock.embeddings.training_store import TableShape
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.hosting.file_names import file_stem
 
 PROBES: Final = "probes"
@@ -63,9 +63,9 @@ def read_recorded(
     folder: str,
     *,
     rows: int,
-    inputs: Iterable[Tensor],
-    outputs: Iterable[Tensor],
-    ids: Iterable[tuple[Tensor, bool]] = (),
+    inputs: Iterable[TensorSpec],
+    outputs: Iterable[TensorSpec],
+    ids: Iterable[tuple[TensorSpec, bool]] = (),
     tables: Iterable[TableShape] = (),
 ) -> Recorded:
     """What the files in `folder` hold, where it is of these rows, inputs and outputs.
@@ -95,8 +95,8 @@ def read_recorded(
 
 
 def _read_rows_of(read: Reader, folder: str, table: TableShape) -> RecordedRows:
-    ids = _read_array(read, f"{folder}/{ROWS_IDS}", Tensor(table.name, "int64"), None)
-    rows = _read_array(read, f"{folder}/{LOOKED_UP}", Tensor(table.name, "float32", (table.width,)), len(ids))
+    ids = _read_array(read, f"{folder}/{ROWS_IDS}", TensorSpec(table.name, "int64"), None)
+    rows = _read_array(read, f"{folder}/{LOOKED_UP}", TensorSpec(table.name, "float32", (table.width,)), len(ids))
     return RecordedRows(ids, rows)
 
 
@@ -134,7 +134,7 @@ def _to_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return file.getvalue()
 
 
-def _read_array(read: Reader, part: str, tensor: Tensor, rows: int | None) -> np.ndarray[Any, Any]:
+def _read_array(read: Reader, part: str, tensor: TensorSpec, rows: int | None) -> np.ndarray[Any, Any]:
     path = path_of(part, tensor.name, is_text=tensor.dtype == "str")
     content = read(path)
     try:
@@ -147,7 +147,7 @@ def _read_array(read: Reader, part: str, tensor: Tensor, rows: int | None) -> np
     return array
 
 
-def _misfit(array: np.ndarray[Any, Any], tensor: Tensor, rows: int | None) -> str:
+def _misfit(array: np.ndarray[Any, Any], tensor: TensorSpec, rows: int | None) -> str:
     """Why an array cannot be of `tensor` for so many rows, or for any number; "" where it can."""
     dtype = "str" if array.dtype.kind in "OU" else array.dtype.name
     if dtype != tensor.dtype:

@@ -27,7 +27,7 @@ class Recorded:
     """Rows, and what became of them; checked at birth.
 
     Args:
-        rows: raw rows, with plain Python values that JSON can carry (`Features.rows_of`).
+        rows: raw rows, with plain Python values that JSON can carry (`Features.to_rows`).
         inputs: each input of the model by its name, as `Features.encode` gave it for these rows.
         outputs: each output by its name, as the model itself answered.
         ids: the ids of each lookup by its name, where tables lie outside of the graph.

@@ -174,7 +174,7 @@ def _invalid_item(
     column = features.column_at(*((why.input, why.place) if why.input else _largest(inputs, place)))
     if column is None:
         return InvalidItem(f"the model rejects the row: it {why.reason}")
-    (values,) = features.rows_of([row])
+    (values,) = features.to_rows([row])
     return InvalidItem(f"{shown_value(values[column])} {why.reason}", path=f"$.{column}")
 
 

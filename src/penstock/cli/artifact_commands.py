@@ -109,9 +109,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     from penstock.hosting.file_rights import hidden_from
 
     options = artifact_options(arguments, os.environ)
-    found = _found(arguments.path, options.digest)
-    formats = None if options.format is None else (options.format,)
-    proof = prove(found.path, formats=formats, trust=options.trust, digest=options.digest)
+    found = _found(arguments.path, options.model_digest)
+    formats = None if options.model_format is None else (options.model_format,)
+    proof = prove(found.path, formats=formats, trust=options.trust_model_code, digest=options.model_digest)
     above = found.path.parent if found.version is None else found.path.parent.parent
     show_proof(found.path, proof, hidden_from=hidden_from(found.path, above), as_json=arguments.json)
     return 0
@@ -122,8 +122,14 @@ def _diff(arguments: argparse.Namespace) -> int:
     from penstock.cli.artifact_shown import show_changes
 
     options = artifact_options(arguments, os.environ)
-    before, after = _found(arguments.before, None), _found(arguments.path, options.digest)
-    changes = diff(before.path, after.path, format=options.format, trust=options.trust, digest=options.digest)
+    before, after = _found(arguments.before, None), _found(arguments.path, options.model_digest)
+    changes = diff(
+        before.path,
+        after.path,
+        format=options.model_format,
+        trust=options.trust_model_code,
+        digest=options.model_digest,
+    )
     show_changes(changes, as_json=arguments.json)
     return 0 if changes.same_answers else 1
 

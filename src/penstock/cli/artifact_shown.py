@@ -19,7 +19,7 @@ from penstock.artifact.proof import Proof
 from penstock.cli.printing import Row, print_json, print_shown, print_table, printable_json, readable_path
 from penstock.codec.text import printable
 from penstock.embeddings.training_store import Fetched
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     from penstock.export.saving import ExportReport
@@ -42,7 +42,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
             ("created", manifest.created),
             ("git", manifest.git or "not in a repository"),
             ("size", f"{size:,} bytes in {len(manifest.files)} files"),
-            ("probes", f"{manifest.probes.rows} rows, included in the artifact"),
+            ("probes", f"{manifest.reference_rows.rows} rows, included in the artifact"),
             ("tolerance", f"{manifest.tolerance[0]:g} + {manifest.tolerance[1]:g} x |answer|"),
             ("batch", ", ".join(f"{name} {getattr(batch, name)}" for name in batch.__struct_fields__)),
             ("classes", "none" if manifest.classes is None else ", ".join(map(str, manifest.classes))),
@@ -55,7 +55,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
     print_table(
         "features",
         ("name", "kind", "ids"),
-        [(name, repr(kind), str(features.sizes.get(name, ""))) for name, kind in features.kinds.items()],
+        [(name, repr(kind), str(features.sizes.get(name, ""))) for name, kind in features.features.items()],
     )
     print_table(
         "graphs",
@@ -146,11 +146,11 @@ def show_report(report: ExportReport, *, as_json: bool) -> None:
     """What `save` reports."""
     done = f"{readable_path(report.path)}: saved"
     if as_json:
-        worst = dict(report.worst)
+        worst = dict(report.max_difference)
         told = {"path": readable_path(report.path), "digest": report.digest, "rows": report.rows, "worst": worst}
         print_json(told, done=done)
         return
-    _show_worst(f"{done}; {report.rows} rows were replayed", report.worst, done=done)
+    _show_worst(f"{done}; {report.rows} rows were replayed", report.max_difference, done=done)
     # In no table, which could break it on a narrow terminal.
     print_shown(Text(f"digest {report.digest}"), done=done)
 
@@ -187,7 +187,7 @@ def show_changes(changes: Changes, *, as_json: bool) -> None:
     print_shown(Text(words, "green" if changes.same_answers else "red"))
 
 
-def _tensors(tensors: Iterable[Tensor]) -> str:
+def _tensors(tensors: Iterable[TensorSpec]) -> str:
     return "\n".join(f"{printable(tensor.name)}: {tensor.dtype} {['batch', *tensor.shape]}" for tensor in tensors)
 
 

@@ -48,7 +48,7 @@ _NOT_COMPLETED = (
     "stage",
     "setup",
     "host",
-    "cors_origin",
+    "cors_allow_origin",
     "cpus",
     "url",
     "listen",

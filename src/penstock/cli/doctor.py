@@ -39,7 +39,7 @@ def diagnose(url: str, console: Console, *, as_json: bool) -> int:
 
 
 def _print_table(shown: str, found: list[Advice], console: Console) -> None:
-    table = Table(title=Text(f"penstock doctor: {shown}"), title_justify="left")
+    table = Table(title=Text(f"penstock jobs doctor: {shown}"), title_justify="left")
     for column in ("", "what", "found", "finding, and how to fix it"):
         table.add_column(column, overflow="fold")
     for advice in found:

@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 from penstock.runtime.spec import external_stages
 from penstock.service import Service
 
-PATH = "external_workers"
+PATH = "remote_worker_socket"
 
 
 def fields_of_each(
@@ -30,8 +30,8 @@ def fields_of_each(
     if len(external) > 1:
         names = " and ".join(repr(service.name) for service in external)
         raise ConfigError(
-            f"external_workers is the path of one socket, but the services {names} have external "
-            "stages: set one for each service, penstock.Service(..., external_workers=PATH)"
+            f"remote_worker_socket is the path of one socket, but the services {names} have external "
+            "stages: set one for each service, penstock.Service(..., remote_worker_socket=PATH)"
         )
     others = {name: value for name, value in fields.items() if name != PATH}
     return [(service, fields if service in external else others) for service in services]

@@ -107,7 +107,10 @@ def _add_submit(own: Any) -> None:
     parser.add_argument("--id", metavar="ID", help="the job's id (default: a new one)")
     parser.add_argument("--service", metavar="NAME", help="name of the service (default: any)")
     parser.add_argument(
-        "--max-inline", metavar="BYTES", default=str(MAX_INLINE), help="maximum bytes of an input (default %(default)s)"
+        "--max-inline-bytes",
+        metavar="BYTES",
+        default=str(MAX_INLINE),
+        help="maximum bytes of an input (default %(default)s)",
     )
 
 
@@ -116,9 +119,9 @@ def _run(action: Action, arguments: argparse.Namespace) -> int:
     if sys.stdout is None:  # it was closed when Python started
         raise PenstockError("standard output is closed, so nothing was done: the output would be lost")
     url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
-    if "max_inline" in arguments:
-        arguments.max_inline = _number(arguments, "max_inline", int)
-    with connect(url, max_inline=getattr(arguments, "max_inline", MAX_INLINE)) as queue:
+    if "max_inline_bytes" in arguments:
+        arguments.max_inline = _number(arguments, "max_inline_bytes", int)
+    with connect(url, max_inline_bytes=getattr(arguments, "max_inline_bytes", MAX_INLINE)) as queue:
         try:
             return action(queue, arguments)
         except ConfigError as error:
@@ -170,7 +173,7 @@ def _show_each(ask: Callable[[str], Job], arguments: argparse.Namespace, *, aske
 
 
 def _any_failed(jobs: Sequence[Job]) -> bool:
-    return any(job.has_ended and job.state is not JobState.SUCCEEDED for job in jobs)
+    return any(job.is_finished and job.state is not JobState.SUCCEEDED for job in jobs)
 
 
 def _wait(queue: JobQueue, arguments: argparse.Namespace) -> int:
@@ -187,9 +190,9 @@ def _wait(queue: JobQueue, arguments: argparse.Namespace) -> int:
 
 
 def _result(queue: JobQueue, arguments: argparse.Namespace) -> int:
-    watch = queue.watch_result(arguments.id, _patience(arguments, "wait", 0.0))
+    watch = queue.result_poller(arguments.id, _patience(arguments, "wait", 0.0))
     try:
-        queue.see_out(watch)
+        queue.run_poller(watch)
     except TimeoutError as error:
         write_stderr_line(str(error))
         return FAILED
@@ -199,12 +202,12 @@ def _result(queue: JobQueue, arguments: argparse.Namespace) -> int:
     refuse_without_result(job)
     stored = watch.stored
     assert stored is not None, "a job that has succeeded has a result"
-    if stored.output is not None:
+    if stored.output_url is not None:
         if arguments.file is not None:
             raise JobError(
-                f"the result is not in the queue, so it cannot be written to a file: it is at {stored.output}"
+                f"the result is not in the queue, so it cannot be written to a file: it is at {stored.output_url}"
             )
-        write_lines([stored.output])
+        write_lines([stored.output_url])
     elif arguments.file is not None:
         _write_file(arguments.file, stored.body)
     elif _is_text(stored.content_type):

@@ -29,7 +29,7 @@ def open_port(url: str, services: Sequence[Servable], options: QueueOptions, clo
     Raises:
         ConfigError: an option cannot be read.
     """
-    return QueuePort(partial(connect, url, max_inline=options.max_inline), services, options, clock=clock)
+    return QueuePort(partial(connect, url, max_inline_bytes=options.max_inline_bytes), services, options, clock=clock)
 
 
 def check_worked_on(url: str) -> None:
@@ -37,13 +37,13 @@ def check_worked_on(url: str) -> None:
     if read_store_url(url).scheme == MEMORY:
         raise ConfigError(
             "a queue in memory belongs to this process only, and `penstock serve` runs no jobs: use "
-            "`penstock work --queue memory:// --http HOST:PORT`"
+            "`penstock consume --queue-url memory:// --http HOST:PORT`"
         )
 
 
 def has_keys(options: ServerOptions, services: Sequence[Servable]) -> bool:
     """Whether a server of `services` asks for a key at jobs; raises ConfigError for a file of tenants that is wrong."""
-    return options.api_key_file is not None or any(read_tenants(each.options.tenants).keys for each in services)
+    return options.api_key_file is not None or any(read_tenants(each.options.tenants_file).keys for each in services)
 
 
 def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys: bool) -> None:
@@ -57,7 +57,7 @@ def check_closed(host: str | Sequence[str] | None, *, uds: str | None, has_keys:
         if not _is_loopback(each):
             raise ConfigError(
                 f"jobs at {each} would be open to every client that reaches this address: set "
-                "--api-key-file, or --tenants with keys in the file, or listen on 127.0.0.1 or on a Unix "
+                "--api-key-file, or --tenants-file with keys in the file, or listen on 127.0.0.1 or on a Unix "
                 "socket"
             )
 

@@ -45,12 +45,12 @@ def _error(job: Job) -> str:
 _FIELDS: Final[dict[str, Callable[[Job], str]]] = {
     "id": lambda job: job.id,
     "state": lambda job: job.state.value,
-    "run": lambda job: str(job.run),
-    "attempts": lambda job: _counts(job.attempts),
+    "run": lambda job: str(job.generation),
+    "attempts": lambda job: _counts(job.failures),
     "priority": lambda job: str(job.priority),
     "service": lambda job: job.service,
-    "created": lambda job: _moment(job.created),
-    "ended": lambda job: _moment(job.ended),
+    "created": lambda job: _moment(job.created_at),
+    "ended": lambda job: _moment(job.finished_at),
     "error": _error,
 }
 

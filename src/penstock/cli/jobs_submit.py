@@ -20,7 +20,7 @@ from typing import IO, Any, Final
 
 from penstock.cli.jobs_shown import show_jobs, write_lines
 from penstock.cli.options import WronglyCalled
-from penstock.errors import ConfigError, InvalidItem, JobTooLarge, PenstockError
+from penstock.errors import ConfigError, InputTooLarge, InvalidItem, PenstockError
 from penstock.hosting.stdio import is_terminal, write_stderr_line
 from penstock.jobs.inputs import encode_input
 from penstock.jobs.submitting import JobQueue
@@ -105,7 +105,7 @@ def _checked(submit: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What `submit` returns; what is wrong with its arguments is a wrong call of the command."""
     try:
         return submit(*args, **options)
-    except (ConfigError, InvalidItem, JobTooLarge) as error:
+    except (ConfigError, InvalidItem, InputTooLarge) as error:
         wrong = ConfigError(str(error))
         wrong.__cause__ = error
         raise WronglyCalled(wrong) from None
@@ -165,7 +165,7 @@ class _Lines:
     def _input(self, line: bytes) -> bytes:
         where = f"{'standard input' if self._file == STANDARD_INPUT else self._file}, line {self._number}"
         if len(line) > self._max_inline:
-            raise PenstockError(f"{where}: the input is larger than {self._max_inline} bytes (--max-inline)")
+            raise PenstockError(f"{where}: the input is larger than {self._max_inline} bytes (--max-inline-bytes)")
         try:
             return encode_input(line, JSON).body
         except InvalidItem as error:

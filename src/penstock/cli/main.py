@@ -65,7 +65,7 @@ WHAT_A_SERVICE_IS = (
 )
 ARTIFACT_FLAGS = "artifact (for services that are named by a directory)"
 DOOR = ("host", "port", "uds", "uds_mode", "drain")
-"""What `penstock work` says in other words, or not at all."""
+"""What `penstock consume` says in other words, or not at all."""
 FAILED = 1
 WRONGLY_CALLED = 2
 """As `argparse` ends for a flag that it does not know."""
@@ -188,7 +188,7 @@ def _parser() -> CommandParser:
     serving = commands.add_parser("serve", help="serve services over HTTP", description="Serve services over HTTP.")
     serving.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
     add_queue_flags(serving)
-    add_flags(serving, QueueOptions, "jobs (with --queue)")
+    add_flags(serving, QueueOptions, "jobs (with --queue-url)")
     add_flags(serving, CommandOptions, "command")
     add_flags(serving, ArtifactOptions, ARTIFACT_FLAGS)
     add_flags(serving, ServerOptions, "server")
@@ -308,7 +308,7 @@ def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> i
 def serve_on(arguments: argparse.Namespace, sockets: Sequence[socket.socket], *, drain: float, see_out: float) -> int:
     """Serve as `arguments` say, on sockets that listen already, with a drain of at most `drain` seconds."""
     options = server_options(arguments, os.environ)
-    options = dataclasses.replace(options, drain=min(options.drain, drain), drain_delay=0.0)
+    options = dataclasses.replace(options, drain_timeout=min(options.drain_timeout, drain), drain_delay=0.0)
     return _serve_with(arguments, options, sockets=sockets, see_out=see_out)
 
 
@@ -363,7 +363,7 @@ def load_services(arguments: argparse.Namespace) -> list[Service]:
     pools = command_options(arguments, os.environ).pools()
     artifact = options_of_folders(arguments, arguments.services, os.environ)
     services = [load_service(name, artifact) for name in arguments.services]
-    with_socket = fields_of_each(services, changed, by_flag=arguments.external_workers is not None)
+    with_socket = fields_of_each(services, changed, by_flag=arguments.remote_worker_socket is not None)
     configured = [each.configured(**changed) for each, changed in with_socket]
     return resized(configured, pools, by_flag=arguments.workers is not None)
 

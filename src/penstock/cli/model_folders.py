@@ -72,9 +72,9 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
 
     return load(
         text,
-        format=options.format,
-        trust=options.trust,
-        digest=options.digest,
+        format=options.model_format,
+        trust=options.trust_model_code,
+        digest=options.model_digest,
         verify_rows=options.verify_rows,
         explain=options.explain,
     )
@@ -119,8 +119,8 @@ def options_of_folders(
         raise WronglyCalled(
             ConfigError(f"{words}: only for a service that is named by the directory of an artifact, and no service is")
         )
-    if options.digest is not None and len(folders) > 1:
+    if options.model_digest is not None and len(folders) > 1:
         raise WronglyCalled(
-            ConfigError(f"--digest is for one artifact, but {len(folders)} are named: {', '.join(folders)}")
+            ConfigError(f"--model-digest is for one artifact, but {len(folders)} are named: {', '.join(folders)}")
         )
     return options

@@ -172,7 +172,7 @@ def _runnable(service: Service) -> list[Service]:
             rows[-1].append(spec)
         else:
             rows.append([])
-    options = dataclasses.replace(service.options, external_workers=None)
+    options = dataclasses.replace(service.options, remote_worker_socket=None)
     return [Service(*row, name=service.name, options=options) for row in rows if row]
 
 

@@ -21,7 +21,7 @@ from penstock.cli.printing import Row, fitting_table, lines_of, print_json, prin
 from penstock.codec.text import printable, printable_lines
 from penstock.hosting.stdio import is_terminal
 from penstock.training.rules.task_states import TaskState
-from penstock.training.run_status import HolderStatus, KindStatus, RunState, RunStatus, TroubleStatus
+from penstock.training.run_status import PhaseStatus, RunState, RunStatus, TaskError, WorkerStatus
 
 Show = Callable[[RunStatus], None]
 
@@ -60,10 +60,12 @@ class _Changes:
         self._last: RunStatus | None = None
 
     def show(self, status: RunStatus) -> None:
-        held = tuple(msgspec.structs.replace(holder, held=None, lease_left=None) for holder in status.holders)
-        timeless = msgspec.structs.replace(status, at="", holders=held)
+        held = tuple(
+            msgspec.structs.replace(holder, running_seconds=None, lease_left=None) for holder in status.workers
+        )
+        timeless = msgspec.structs.replace(status, taken_at="", workers=held)
         if timeless != self._last:
-            print_shown(status.at if self._last is None else f"\n{status.at}")
+            print_shown(status.taken_at if self._last is None else f"\n{status.taken_at}")
             self._last = timeless
             self._write(status)
 
@@ -95,22 +97,22 @@ def _pieces(status: RunStatus, width: int) -> list[Table | Text]:
 def _grids(status: RunStatus) -> list[tuple[Sequence[str], list[Row]]]:
     """The tables: the names of the columns, and the rows."""
     grids: list[tuple[Sequence[str], list[Row]]] = []
-    if status.kinds:
-        kinds = [[str(cell) for cell in msgspec.structs.astuple(kind)] for kind in status.kinds]
-        grids.append((KindStatus.__struct_fields__, list(kinds)))
-    if status.holders:
-        grids.append((("task", "pid", "host", "attempt", "held", "lease"), list(map(_holder_row, status.holders))))
+    if status.phases:
+        kinds = [[str(cell) for cell in msgspec.structs.astuple(kind)] for kind in status.phases]
+        grids.append((PhaseStatus.__struct_fields__, list(kinds)))
+    if status.workers:
+        grids.append((("task", "pid", "host", "attempt", "held", "lease"), list(map(_holder_row, status.workers))))
     return grids
 
 
 def _troubles(status: RunStatus) -> list[str]:
     return [
-        f"\n{trouble.task} {_how_it_is(trouble)}:\n{printable_lines(trouble.trouble.rstrip())}"
-        for trouble in status.troubles[-LONGEST_TROUBLES:]
+        f"\n{trouble.task} {_how_it_is(trouble)}:\n{printable_lines(trouble.error.rstrip())}"
+        for trouble in status.errors[-LONGEST_TROUBLES:]
     ]
 
 
-def _how_it_is(trouble: TroubleStatus) -> str:
+def _how_it_is(trouble: TaskError) -> str:
     if not trouble.attempts:
         return f"({trouble.state}) failed before the last retry, by"
     attempts = f"{trouble.attempts} of its attempts"
@@ -127,13 +129,13 @@ def _facts(status: RunStatus) -> str:
     elif status.publish_to is not None:
         version = "nothing yet" if status.version is None else f"version {status.version}"
         lines.append(f"published in {printable(status.publish_to)}: {version}")
-    if status.state is RunState.WORKING and not status.holders:
+    if status.state is RunState.RUNNING and not status.workers:
         lines.append("no worker has a task now")
     return "\n".join(lines)
 
 
-def _holder_row(holder: HolderStatus) -> Row:
-    held = "since before a restart of the host" if holder.held is None else f"{holder.held:.1f} s"
+def _holder_row(holder: WorkerStatus) -> Row:
+    held = "since before a restart of the host" if holder.running_seconds is None else f"{holder.running_seconds:.1f} s"
     left = holder.lease_left
     lease = "expired" if left is None or left <= 0 else f"{left:.1f} s left"
     return holder.task, str(holder.pid or ""), holder.host, str(holder.attempt), held, lease

@@ -1,4 +1,4 @@
-"""`penstock work`: feed services from a job queue until told to stop."""
+"""`penstock consume`: feed services from a job queue until told to stop."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ FROM_SYSTEMD = "systemd"
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What `penstock work` was told to do."""
+    """What `penstock consume` was told to do."""
 
     url: str
     options: WorkOptions
     server: ServerOptions
     says_stall: bool
-    """Whether `--stall-unready` or its variable was given."""
+    """Whether `--progress-deadline` or its variable was given."""
 
     @classmethod
     def read(cls, arguments: argparse.Namespace, environ: Mapping[str, str]) -> Work:
@@ -63,30 +63,30 @@ class Work:
         options = work_options(arguments, environ)
         server = server_options(arguments, environ, unread=_unread(options))
         url = needed_queue_url(arguments.queue, arguments.queue_file, environ)
-        if read_store_url(url).scheme == MEMORY and options.http is None:
+        if read_store_url(url).scheme == MEMORY and options.bind is None:
             raise WronglyCalled(
                 ConfigError(
                     "a queue in memory belongs to this process only: with memory://, submit jobs over --http HOST:PORT"
                 )
             )
-        if options.http not in (None, FROM_SYSTEMD):
+        if options.bind not in (None, FROM_SYSTEMD):
             try:
-                read_address(options.http)
+                read_address(options.bind)
             except ConfigError as error:
                 raise WronglyCalled(error) from None
-        says_stall = "stall_unready" in service_fields(arguments, environ)
+        says_stall = "progress_deadline" in service_fields(arguments, environ)
         return cls(url, options, dataclasses.replace(server, uds=None), says_stall)
 
     def bounded(self, services: Sequence[Service]) -> list[Service]:
         """`services` as a consumer runs them.
 
-        A stage without a timeout of its own gets that of `--max-run`, and so does a service that does not say when it
+        A stage without a timeout of its own gets that of `--run-timeout`, and so does a service that does not say when it
         has stalled: a job may be long.  None is inline: no code of a stage runs in this process, which has leases to
         keep.
         """
         return [
             Service(
-                *[with_timeout(spec, self.options.max_run) for spec in service.stages],
+                *[with_timeout(spec, self.options.run_timeout) for spec in service.stages],
                 name=service.name,
                 cpus=service.cpus,
                 options=self._service_options(service.options),
@@ -95,9 +95,9 @@ class Work:
         ]
 
     def _service_options(self, options: ServiceOptions) -> ServiceOptions:
-        if self.says_stall or options.stall_unready != ServiceOptions().stall_unready:
+        if self.says_stall or options.progress_deadline != ServiceOptions().progress_deadline:
             return options
-        return dataclasses.replace(options, stall_unready=min(self.options.max_run, options.stall_dead))
+        return dataclasses.replace(options, progress_deadline=min(self.options.run_timeout, options.liveness_deadline))
 
     def sockets(self) -> list[socket.socket]:
         """Those that systemd gave for HTTP; none where `--http` says where to listen, or nothing does.
@@ -115,9 +115,9 @@ class Work:
         return sockets
 
     def _check_sockets(self, sockets: Sequence[socket.socket]) -> None:
-        wanted = self.options.http == FROM_SYSTEMD
+        wanted = self.options.bind == FROM_SYSTEMD
         if sockets and not wanted:
-            given = "it serves no HTTP" if self.options.http is None else f"--http is {self.options.http}"
+            given = "it serves no HTTP" if self.options.bind is None else f"--http is {self.options.bind}"
             raise ConfigError(
                 f"conflict with systemd socket activation (LISTEN_FDS): {given}. Use `--http "
                 f"{FROM_SYSTEMD}` to serve HTTP on these sockets, or remove the socket unit"
@@ -130,9 +130,9 @@ class Work:
 
     def _check_closed(self, services: Sequence[Service], sockets: Sequence[socket.socket]) -> None:
         """Do nothing, or raise WronglyCalled where anybody on a network could submit jobs."""
-        if self.options.http is None:
+        if self.options.bind is None:
             return
-        hosts = hosts_of(sockets) if sockets else [read_address(self.options.http)[0]]
+        hosts = hosts_of(sockets) if sockets else [read_address(self.options.bind)[0]]
         keys = has_keys(self.server, services)
         try:
             for host in hosts:
@@ -161,11 +161,11 @@ class Work:
         transfers = Transfers(self._transfer_options(downloads.path))
         connect = partial(open_store, self.url, timeout=longest_call(self.options.lease))
         consumer = Consumer(services, connect, self.options, clock=clock, transfers=transfers)
-        jobs = None if self.options.http is None else open_port(self.url, services, self.options, clock)
+        jobs = None if self.options.bind is None else open_port(self.url, services, self.options, clock)
         listeners: list[Listener] = []
         renewals: list[Renewal] = []
         faults = [consumer.faults]
-        http, health = (self.options.http, jobs, sockets), (self.options.health, None, ())
+        http, health = (self.options.bind, jobs, sockets), (self.options.health_bind, None, ())
         for address, port, listening in (http, health):
             if address is not None:
                 app, listener = self._listener(services, consumer, address, clock, port, listening)
@@ -191,12 +191,12 @@ class Work:
             run_until_signal(
                 services,
                 Doors(doors, [] if jobs is None else [jobs]),
-                drain=self.options.drain,
+                drain=self.options.drain_timeout,
                 on_ready=ready,
                 on_end=flush,
                 renewals=renewals,
                 shows_lines=self.server.log_format == "text",
-                drain_delay=0.0 if self.options.http is None else self.server.drain_delay,
+                drain_delay=0.0 if self.options.bind is None else self.server.drain_delay,
                 see_out=SEE_OUT_SECONDS if sockets else 0.0,
                 until=consumer.finished,
                 parts=[consumer],
@@ -212,8 +212,8 @@ class Work:
             allowed_inputs=rules.inputs,
             allowed_outputs=rules.outputs,
             allowed_nets=rules.nets,
-            max_input=given.max_input,
-            timeout=given.download_timeout,
+            max_input=given.max_input_bytes,
+            timeout=given.transfer_timeout,
         )
 
     def _listener(
@@ -229,7 +229,7 @@ class Work:
 
         It is at `address`, or on `sockets` that listen already.
         """
-        options = dataclasses.replace(self.server, drain=self.options.drain)
+        options = dataclasses.replace(self.server, drain_timeout=self.options.drain_timeout)
         if not sockets:
             host, port = read_address(address)
             options = dataclasses.replace(options, host=host, port=port)
@@ -247,9 +247,9 @@ class Work:
 
 def _unread(options: WorkOptions) -> list[str]:
     """The options of the server that are of no use to a consumer that listens as `options` say."""
-    if options.http is not None:
+    if options.bind is not None:
         return []
-    if options.health is not None:
+    if options.health_bind is not None:
         return [*NOT_FOR_PROBES]
     return [f.name for f in dataclasses.fields(ServerOptions) if not f.name.startswith("log_")]
 

@@ -1,4 +1,4 @@
-"""`penstock worker-check`: does a worker, in whatever language, do all that a worker must?
+"""`penstock worker test`: does a worker, in whatever language, do all that a worker must?
 
 Exit status: 0 where every check that applies has passed, 1 where one has not, 2 wrongly called, 130 interrupted, 143
 ended by SIGTERM.  In each case no process of the worker is left, and no file.

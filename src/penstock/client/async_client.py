@@ -29,9 +29,9 @@ class AsyncClient(OfOneProcess):
         max_concurrency: most requests in flight, however well it goes.
         max_result: most bytes of a result; a larger one is `ConnectionFailed`.
         tenant_header: the header that names the tenant, as the server's option of this name has it.
-        retry_unsafe: whether to try again what may have run: the model may run twice then.
-        codec: ``"json"`` or ``"msgpack"``, the format of items that are neither bytes nor arrays.
-        world: for tests: time, chance and the wire.
+        retry_non_idempotent: whether to try again what may have run: the model may run twice then.
+        format: ``"json"`` or ``"msgpack"``, the format of items that are neither bytes nor arrays.
+        _deps: for tests: time, chance and the wire.
 
     Raises:
         ConfigError: an argument has a value that it cannot have.
@@ -47,14 +47,14 @@ class AsyncClient(OfOneProcess):
         max_concurrency: int = 64,
         max_result: int = 1 << 30,
         tenant_header: str | None = None,
-        retry_unsafe: bool = False,
-        codec: str = "json",
-        world: World | None = None,
+        retry_non_idempotent: bool = False,
+        format: str = "json",  # noqa: A002  # the word that users of other clients look for
+        _deps: World | None = None,
     ) -> None:
         options = ClientOptions(
-            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_unsafe, codec
+            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_non_idempotent, format
         )
-        self._core = ClientCore(url, options, world)
+        self._core = ClientCore(url, options, _deps)
         self.jobs = AsyncClientJobs(self._core)
         """The jobs of the server's queue."""
 
@@ -110,7 +110,7 @@ class AsyncClient(OfOneProcess):
         items: Iterable[Any],
         *,
         return_exceptions: bool = False,
-        chunk: int = 256,
+        batch_size: int = 256,
         service: str = "",
         urgency: int = USUAL_URGENCY,
         tenant: str = "",
@@ -122,7 +122,7 @@ class AsyncClient(OfOneProcess):
         Args:
             items: each as `predict` takes it; arrays travel as lists here.
             return_exceptions: whether errors stand in the places of their items; without it the first is raised.
-            chunk: most items of one request.
+            batch_size: most items of one request.
             service: as `predict` has it.
             urgency: likewise.
             tenant: likewise.
@@ -134,7 +134,7 @@ class AsyncClient(OfOneProcess):
             ConfigError: an argument has a value that it cannot have.
         """
         terms = CallTerms(service, urgency, tenant, timeout, request_id)
-        calls = self._core.maker.predict_many(items, terms, chunk, keep_going=return_exceptions)
+        calls = self._core.maker.predict_many(items, terms, batch_size, keep_going=return_exceptions)
         return await self._core.send_many(calls, keep_going=return_exceptions)
 
     async def health(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class AsyncClientJobs(OfOneProcess):
         Without a `key` one is made for this call, so that a try that may have succeeded can be made again.
 
         Raises:
-            JobConflict, JobTooLarge, InvalidItem, TransferRefused: the job is not taken.
+            JobConflict, InputTooLarge, InvalidItem, TransferRejected: the job is not taken.
             RequestError: it is not known whether the job is kept.  With a `key` it may be submitted once more.
         """
         options = submitted_options(

@@ -68,8 +68,8 @@ class ClientOptions:
     max_concurrency: int = option(64, "maximum requests in flight", minimum=1)
     max_result: int = option(1 << 30, "maximum bytes of a result; the connection of a larger one is closed", minimum=1)
     tenant_header: str | None = option(None, "header that names the tenant, as in the server's option tenant_header")
-    retry_unsafe: bool = option(False, "retry also requests that may have run: the model may run twice then")
-    codec: str = option("json", "format of items that are neither bytes nor arrays", choices=tuple(CODECS))
+    retry_non_idempotent: bool = option(False, "retry also requests that may have run: the model may run twice then")
+    format: str = option("json", "format of items that are neither bytes nor arrays", choices=tuple(CODECS))
 
     def __post_init__(self) -> None:
         check_options(self)

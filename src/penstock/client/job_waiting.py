@@ -13,7 +13,7 @@ from penstock.client.many_calls import gather_bounded
 from penstock.client.problem_errors import with_source
 from penstock.client.sending import Sender
 from penstock.core.clock import Clock
-from penstock.errors import ConfigError, DeadlineExceeded, EndedWithoutResult
+from penstock.errors import ConfigError, DeadlineExceeded, JobNotSucceeded
 from penstock.jobs.job import Job
 
 
@@ -30,7 +30,9 @@ class JobWaiting:
         """The result of a job, once it has ended; of one with an output the output's URL."""
         self._sender.check()
         result = await self._end(job, Asking(timeout, self._clock.now()))
-        return result["output"] if may_lie_elsewhere(result) and (await self._get(job)).output is not None else result
+        return (
+            result["output"] if may_lie_elsewhere(result) and (await self._get(job)).output_url is not None else result
+        )
 
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None) -> list[Job]:
         """The jobs as they are once all have ended, however they end."""
@@ -45,7 +47,7 @@ class JobWaiting:
         return [found[job_id] for job_id in ids]
 
     async def _ended_job(self, job_id: str, asking: Asking) -> Job:
-        with contextlib.suppress(EndedWithoutResult):  # that is an end, too
+        with contextlib.suppress(JobNotSucceeded):  # that is an end, too
             await self._end(job_id, asking)
         return await self._get(job_id)
 

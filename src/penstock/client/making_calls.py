@@ -27,7 +27,7 @@ class CallMaker:
     def __init__(self, options: ClientOptions, world: World) -> None:
         self._options = options
         self._world = world
-        self._codec = CODECS[options.codec]
+        self._codec = CODECS[options.format]
         self._shared = {"user-agent": USER_AGENT}
         """The headers of every request."""
         if options.api_key is not None:
@@ -99,7 +99,7 @@ class CallMaker:
             request_id,
             self._options.timeout if terms.timeout is None else terms.timeout,
             terms.urgency,
-            self._options.retry_unsafe,
+            self._options.retry_non_idempotent,
             self._options.max_result,
         )
 

@@ -25,8 +25,7 @@ from penstock.errors import (
     Cancelled,
     ConnectionFailed,
     DeadlineExceeded,
-    FormatNotGiven,
-    FormatNotTaken,
+    InputTooLarge,
     InvalidItem,
     JobCancelled,
     JobConflict,
@@ -34,7 +33,7 @@ from penstock.errors import (
     JobExpired,
     JobFailed,
     JobNotFound,
-    JobTooLarge,
+    NotAcceptable,
     NotReady,
     Overloaded,
     PenstockError,
@@ -44,7 +43,8 @@ from penstock.errors import (
     ServerError,
     StageFailed,
     StoreUnavailable,
-    TransferRefused,
+    TransferRejected,
+    UnsupportedMediaType,
     WorkerLost,
 )
 
@@ -130,7 +130,7 @@ def kind_of(problem: Problem) -> str:
 def _error_of(problem: Problem, status: int) -> PenstockError:
     error = _MAKERS.get(kind_of(problem), _nearest)(problem, status)
     if isinstance(error, RequestError) and error.retryable and item_seconds(problem) is None:
-        error.note_begun()
+        error.mark_started()
     return error
 
 
@@ -192,17 +192,17 @@ _MAKERS: Final[dict[str, Callable[[Problem, int], PenstockError]]] = {
     "not-ready": _not_ready,
     "cancelled": _plain(Cancelled),
     "failed": _plain(RequestError),
-    "format-not-taken": _plain(FormatNotTaken),
-    "format-not-given": _plain(FormatNotGiven),
+    "format-not-taken": _plain(UnsupportedMediaType),
+    "format-not-given": _plain(NotAcceptable),
     "job-not-found": _plain(JobNotFound),
     "job-conflict": _plain(JobConflict),
-    "job-too-large": _plain(JobTooLarge),
+    "job-too-large": _plain(InputTooLarge),
     "queue-full": _plain(QueueFull),
     "job-failed": _job_failed,
     "job-cancelled": _job_ended(JobCancelled),
     "job-expired": _job_ended(JobExpired),
     "store-unavailable": _plain(StoreUnavailable),
-    "place-refused": _plain(TransferRefused),
+    "place-refused": _plain(TransferRejected),
 }
 """What makes the error of each type that a server may name."""
 

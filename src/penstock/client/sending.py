@@ -40,10 +40,10 @@ class ClientStats:
 
     requests: int
     """Requests that have begun, each with all its tries."""
-    tries: int
+    attempts: int
     retries: int
     """Tries beyond the first of a request."""
-    unasked_retries: int
+    client_initiated_retries: int
     """Those of them that no server has asked for."""
     in_flight: int
     """Tries under flow control that are with the server."""
@@ -51,7 +51,7 @@ class ClientStats:
     """Requests that wait for their turn."""
     limit: int
     """How many may be in flight."""
-    budget_left: int
+    retry_budget: int
     """How many tries that nobody asks for there may be now."""
 
 
@@ -80,13 +80,13 @@ class Sender:
         """The numbers of this moment."""
         return ClientStats(
             requests=self._requests,
-            tries=self._tries,
+            attempts=self._tries,
             retries=self._retries,
-            unasked_retries=self._unasked,
+            client_initiated_retries=self._unasked,
             in_flight=self._limit.in_flight,
             waiting=self._gate.waiting,
             limit=self._limit.limit,
-            budget_left=self._budget.left(self._clock.now()),
+            retry_budget=self._budget.left(self._clock.now()),
         )
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ from penstock.client.problem_errors import is_refusal, reply_error, unreadable
 from penstock.client.replies import NoReply, Reply
 from penstock.client.retry_rules import Retry, judge_reply, told_seconds
 from penstock.client.tries import Setback
-from penstock.errors import EndedWithoutResult, PenstockError
+from penstock.errors import JobNotSucceeded, PenstockError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -96,7 +96,7 @@ def setback_of(reply: Reply | NoReply, head: CallHead, wall: float) -> Setback:
     """What an answer that is no success, or the lack of one, means for the whole call."""
     error = reply_error(reply, head.request_id)
     retry = judge_reply(reply, harmless=head.harmless)
-    if isinstance(error, EndedWithoutResult):
+    if isinstance(error, JobNotSucceeded):
         retry = Retry.NEVER  # a job's own end, whatever its status says of servers
     told = None if isinstance(reply, NoReply) else told_seconds(reply.headers, wall)
     return Setback(error, retry, told, is_refusal(reply, error))

@@ -116,14 +116,14 @@ class Client(OfOneProcess):
         max_concurrency: int = 64,
         max_result: int = 1 << 30,
         tenant_header: str | None = None,
-        retry_unsafe: bool = False,
-        codec: str = "json",
-        world: World | None = None,
+        retry_non_idempotent: bool = False,
+        format: str = "json",  # noqa: A002  # the word that users of other clients look for
+        _deps: World | None = None,
     ) -> None:
         options = ClientOptions(
-            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_unsafe, codec
+            api_key, timeout, max_retries, max_concurrency, max_result, tenant_header, retry_non_idempotent, format
         )
-        self._core = ClientCore(url, options, world)
+        self._core = ClientCore(url, options, _deps)
         self._thread = CallingThread(self._core)
         self.jobs = ClientJobs(self._core, self._thread)
         """The jobs of the server's queue."""
@@ -174,7 +174,7 @@ class Client(OfOneProcess):
         items: Iterable[Any],
         *,
         return_exceptions: bool = False,
-        chunk: int = 256,
+        batch_size: int = 256,
         service: str = "",
         urgency: int = USUAL_URGENCY,
         tenant: str = "",
@@ -183,7 +183,7 @@ class Client(OfOneProcess):
     ) -> list[Any]:
         """See `AsyncClient.predict_many`."""
         terms = CallTerms(service, urgency, tenant, timeout, request_id)
-        calls = self._core.maker.predict_many(items, terms, chunk, keep_going=return_exceptions)
+        calls = self._core.maker.predict_many(items, terms, batch_size, keep_going=return_exceptions)
         return self._thread.run(self._core.send_many(calls, keep_going=return_exceptions))
 
     def health(self) -> dict[str, Any]:

@@ -24,10 +24,10 @@ A batch is due at the first of these moments:
 
 * at once, when it is full, when bulk items or items of BACK wait, when draining, with `max_wait=0`, and when an item
   that is to be alone ends it;
-* at oldest + max_wait, and at newest + max_gap;
+* at oldest + max_wait, and at newest + max_idle_gap;
 * with `max_wait="auto"`, when `company` says that it is not worth waiting any longer, and at once when an item waits
   that was put back, and where runs are so short that no timer could end a hold in time;
-* with `hold_after_idle=False`, at once when an item came where a worker had been free longer than max_wait;
+* with `delay_when_idle=False`, at once when an item came where a worker had been free longer than max_wait;
 * at an item's deadline, less the expected run time and `round_trip_seconds`, the time to the worker and back.
 
 Only single requests wait for company.  Times are counted from an item's arrival at this stage, not from the moment of a
@@ -76,7 +76,7 @@ class BatchQueue:
     `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that within a lane of one tenant and urgency the
     earliest deadline goes first.
 
-    `workers` is how many may be given batches; set it as they come and go.  At most `max_batches` batches are with them
+    `workers` is how many may be given batches; set it as they come and go.  At most `max_in_flight_batches` batches are with them
     at once; None is any number.  `timer_step` is the resolution of the timers, in seconds.  `held_seconds` is the time
     in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.  `learns` says
     whether the wait is learned.
@@ -117,7 +117,7 @@ class BatchQueue:
         self._company: Company | None = None
         """The same, while runs are so long that somebody may be held."""
         self.learns = isinstance(policy.max_wait, str) and policy.max_size > 1
-        if self.learns or not policy.hold_after_idle:
+        if self.learns or not policy.delay_when_idle:
             self._batches = WorkerBatches(workers, max_batches)
             if self.learns:
                 self._learner = Company(self.runs, self._batches, timer_step)
@@ -442,16 +442,16 @@ class BatchQueue:
         if (company is None and self._max_wait == 0) or oldest <= self._never_held or self._put_back:
             return oldest, Reason.IDLE
         if self._alone:
-            return oldest, Reason.ALONE
+            return oldest, Reason.ISOLATED
         if company is not None:
             if company.until == 0.0:
-                return oldest, Reason.IDLE if self._held_since < 0.0 else Reason.COMPANY
-            due = (company.until, Reason.PATIENCE)
+                return oldest, Reason.IDLE if self._held_since < 0.0 else Reason.ADAPTIVE
+            due = (company.until, Reason.ADAPTIVE_TIMEOUT)
         else:
-            due = (oldest + self._max_wait, Reason.WAITED)
-        if self.policy.max_gap is not None:
+            due = (oldest + self._max_wait, Reason.TIMEOUT)
+        if self.policy.max_idle_gap is not None:
             newest = max([next(reversed(members)).arrived for members in self._members(SINGLE)])
-            due = min(due, (newest + self.policy.max_gap, Reason.GAP))
+            due = min(due, (newest + self.policy.max_idle_gap, Reason.IDLE_GAP))
         run = self.expected_run(min(self._waiting, self.max_size))
         return min(due, (self._earliest_deadline() - run - self.round_trip_seconds, Reason.DEADLINE))
 
@@ -502,7 +502,7 @@ class BatchQueue:
         if self._bulk:
             self._bulk -= sum([item.request.lane for item in items])
         if alone and (len(items) < count or self._alone < alone):
-            reason = Reason.ALONE
+            reason = Reason.ISOLATED
         self.front_nbytes -= sum([item.nbytes for item in items])
         if self._put_back:
             self._put_back.difference_update(items)
@@ -550,14 +550,14 @@ class BatchQueue:
         if waiting + behind >= size:
             reason = Reason.FULL
         else:
-            due, reason = self._due() if front else (math.inf, Reason.BACK)
+            due, reason = self._due() if front else (math.inf, Reason.BACKGROUND)
             if now < due:
-                reason = Reason.BACK
+                reason = Reason.BACKGROUND
         saturated = front >= size
         behind = min(behind, self._back.earn(size) if saturated else size - front)
         batch = self._cut(size - behind if saturated else front, reason)
         # One that is to be alone makes a batch due from beyond `front` too, and does not end that one.
-        if batch.reason is not Reason.ALONE or (len(batch.items) == front and not batch.items[0].request.alone):
+        if batch.reason is not Reason.ISOLATED or (len(batch.items) == front and not batch.items[0].request.alone):
             if saturated:
                 self._back.spend(behind)
             batch.items += self._back.take(behind)
@@ -574,14 +574,14 @@ class BatchQueue:
             return None
         reason = Reason.FULL
         if waiting < size:
-            due, reason = self._due() if front else (math.inf, Reason.ALONE)
+            due, reason = self._due() if front else (math.inf, Reason.ISOLATED)
             if now < due:
                 if self._company is None or not front:
-                    return CutBatch(self._back.take(1), Reason.ALONE, 1)
-                reason = Reason.BACK  # it ends the hold: it may run for long, and who is held would wait for that
+                    return CutBatch(self._back.take(1), Reason.ISOLATED, 1)
+                reason = Reason.BACKGROUND  # it ends the hold: it may run for long, and who is held would wait for that
         if self._back.earn(size) >= size:
             self._back.spend(size)
-            return CutBatch(self._back.take(1), Reason.ALONE, 1)
+            return CutBatch(self._back.take(1), Reason.ISOLATED, 1)
         return self._cut(front, reason)
 
 

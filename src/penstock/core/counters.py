@@ -59,23 +59,34 @@ class StageCounters:
     """What one stage has done since its service was started."""
 
     __slots__ = (
-        "abandoned", "batch_size", "batches", "bisected", "computed", "cuts", "devices_lost", "recycled", "restarts",
-        "retried", "series", "shortages", "waited",
+        "batch_size",
+        "batches",
+        "batches_closed",
+        "bisected",
+        "devices_lost",
+        "orphan_kills",
+        "queue_seconds",
+        "restarts",
+        "retried",
+        "run_seconds",
+        "series",
+        "shortages",
+        "unhealthy_restarts",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.batches = 0
         self.batch_size = Histogram(SIZES)
-        self.waited = Histogram(SECONDS)
+        self.queue_seconds = Histogram(SECONDS)
         """Seconds each item lay in this stage's queue."""
-        self.computed = Histogram(SECONDS)
+        self.run_seconds = Histogram(SECONDS)
         """Seconds a worker spent on each batch."""
-        self.cuts: dict[str, int] = {}
+        self.batches_closed: dict[str, int] = {}
         """Batches by the reason they were cut."""
         self.restarts = 0
-        self.abandoned = 0
+        self.orphan_kills = 0
         """Workers killed because they went on with a batch that nobody waited for."""
-        self.recycled = 0
+        self.unhealthy_restarts = 0
         """Workers ended because every batch of theirs failed."""
         self.retried = 0
         """Items run again because their worker died."""
@@ -93,14 +104,13 @@ class ServiceCounters:
     """What became of the items a service was offered; `accepted` is the sum of the endings and of those in hand."""
 
     __slots__ = (
+        "aborted",
         "accepted",
         "cancelled",
-        "displaced",
         "expired",
         "failed",
         "invalid",
-        "lost",
-        "refused",
+        "preempted",
         "refused_bytes",
         "refused_full",
         "refused_late",
@@ -108,8 +118,9 @@ class ServiceCounters:
         "refused_not_ready",
         "refused_quota",
         "refused_share",
+        "rejected",
         "succeeded",
-        "turned_away",
+        "worker_lost",
     )
 
     def __init__(self) -> None:
@@ -119,13 +130,13 @@ class ServiceCounters:
         self.invalid = 0
         self.expired = 0
         self.cancelled = 0
-        self.lost = 0
+        self.worker_lost = 0
         """Items whose worker died twice under them."""
-        self.turned_away = 0
+        self.aborted = 0
         """Accepted items settled as NotReady because the service stopped or a stage failed."""
-        self.displaced = 0
+        self.preempted = 0
         """Accepted items that made way, unrun, for those of others."""
-        self.refused = 0
+        self.rejected = 0
         """Items never accepted: the sum of what follows, which `count_refusal` keeps."""
         self.refused_full = 0
         self.refused_bytes = 0
@@ -140,4 +151,4 @@ def count_refusal(counters: ServiceCounters, error: RequestError, items: int = 1
     """Count `items` that were refused with `error`, by its reason."""
     name = REFUSED[error.reason if isinstance(error, Overloaded) else NOT_READY]
     setattr(counters, name, getattr(counters, name) + items)
-    counters.refused += items
+    counters.rejected += items

@@ -56,14 +56,16 @@ def load(
         ConfigError: an argument has a value it cannot have, the artifact has no such format, the format can run code
             and is not trusted, its library is not installed, or an output has the name that `explain` needs.
     """
-    options = ArtifactOptions(format=format, trust=trust, digest=digest, verify_rows=verify_rows, explain=explain)
+    options = ArtifactOptions(
+        model_format=format, trust_model_code=trust, model_digest=digest, verify_rows=verify_rows, explain=explain
+    )
     found, artifact = open_found(
         path,
-        options.digest,
-        trust=options.trust or options.digest is not None,
+        options.model_digest,
+        trust=options.trust_model_code or options.model_digest is not None,
         verify_rows=options.verify_rows,
     )
-    entry = artifact.program(options.format)["model"]
+    entry = artifact.program(options.model_format)["model"]
     check_trust(entry.format, trusted=artifact.trusted)
     check_library(entry.format)
     if options.explain and any(tensor.name == MISSING for tensor in entry.outputs):

@@ -140,7 +140,7 @@ class ArtifactStage(Stage):
     def _value_at_fault(self, row: Any) -> InvalidItem | None:
         """Says which value of a row the graph fails at, as far as a single one is at fault."""
         features = self._model.features
-        (values,) = features.rows_of([row])
+        (values,) = features.to_rows([row])
         for column in features.columns[:MOST_TRIED]:
             try:
                 self._model.predict_rows([{**self._probe, column: values[column]}])

@@ -28,7 +28,7 @@ def boundary_tables(features: Features, probes: Any) -> list[Table]:
         features: the fitted spec.
         probes: a table with a row at least.
     """
-    rows = features.rows_of(probes)
+    rows = features.to_rows(probes)
     cuts = _boundaries(features)
     raw = read_table(probes, list(cuts))
     narrow = {column: dtype for column in cuts if (dtype := _narrow_dtype(raw.column(column))) is not None}
@@ -42,7 +42,7 @@ def boundary_tables(features: Features, probes: Any) -> list[Table]:
 def _boundaries(features: Features) -> dict[str, list[float]]:
     """The boundaries of all features that read a column."""
     found: dict[str, set[float]] = {}
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if isinstance(kind, Bucketized):
             learnt = features.statistics[name].boundaries
             found.setdefault(columns_of(name, kind)[0], set()).update(kind.boundaries or learnt or ())
@@ -75,17 +75,17 @@ def _table(features: Features, rows: Sequence[Mapping[str, Any]], values: Mappin
     """As many rows as the longest column of values has; those of a shorter one come again, and so do the rows."""
     size = max(map(len, values.values()))
     table = {column: [rows[place % len(rows)][column] for place in range(size)] for column in features.columns}
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if not isinstance(kind, Bucketized) or not values.get(columns_of(name, kind)[0]):
             continue
         column, *weights = columns_of(name, kind)
         cells = [values[column][place % len(values[column])] for place in range(size)]
-        table[column] = cells if kind.many is None else [[cell] for cell in cells]
+        table[column] = cells if kind.max_length is None else [[cell] for cell in cells]
         table |= {weight: [[1.0]] * size for weight in weights}
     return table
 
 
 def _taken(features: Features, table: Table) -> Table:
     """The rows that the features take: another feature may refuse a number in its column."""
-    kept = features.encode_rows(features.rows_of(table)).kept
+    kept = features.encode_rows(features.to_rows(table)).kept
     return {column: [values[place] for place in kept] for column, values in table.items()}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from penstock.artifact.manifest import GraphEntry, GraphFormat, TableEntry
 from penstock.artifact.recorded import RecordedRows
 from penstock.errors import ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,8 +38,8 @@ class ModelAnswer:
 class GraphSignature:
     """What a graph is written for."""
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     example: Mapping[str, np.ndarray[Any, Any]]
     """Some encoded rows, as the model was asked with."""
 
@@ -67,7 +67,7 @@ class ModelExporter(Protocol):
     def doubt(self) -> str:
         """Why few rows that are answered alike say little of others, as a sentence; "" where nothing is known."""
 
-    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+    def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Raise ConfigError where the model cannot take these inputs: too few, of a wrong name or dtype."""
 
     def answer(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> ModelAnswer:

@@ -18,7 +18,7 @@ from penstock.export.class_names import class_names
 from penstock.export.exporter import GraphSignature, ModelAnswer, WholeModel
 from penstock.export.naming import split_outputs
 from penstock.export.quiet import quietly
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class KerasExporter(WholeModel):
         self._takes_tensor = False
         """Whether a subclassed model with one input takes that tensor, and no dict of one."""
 
-    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+    def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Refuse names that a SavedModel cannot have, and what does not fit the model's own inputs."""
         for name in dict.fromkeys([*(tensor.name for tensor in inputs), *self._features.columns]):
             if not name.isidentifier() or not name.isascii() or name.startswith("_"):
@@ -249,7 +249,7 @@ def _as_declared(model: Any, tensors: Inputs) -> Any:
     return keras.tree.map_structure(lambda wanted: tensors[wanted.name], declared)
 
 
-def _check_holds(tensor: Tensor, declared: Any) -> None:
+def _check_holds(tensor: TensorSpec, declared: Any) -> None:
     if declared.dtype not in HOLDS[tensor.dtype]:
         wanted = "string" if tensor.dtype == "str" else tensor.dtype
         raise ConfigError(
@@ -259,7 +259,7 @@ def _check_holds(tensor: Tensor, declared: Any) -> None:
         )
 
 
-def tensor_spec(tensor: Tensor, batch: int | None = None) -> Any:
+def tensor_spec(tensor: TensorSpec, batch: int | None = None) -> Any:
     """Spec of `tensor` for a function of TensorFlow: of any batch, or one of that size."""
     import tensorflow as tf
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.features.encoding import columns_of
 from penstock.features.feature_spec import Features
-from penstock.features.kinds import Bucketized, Hashed, Ids, Kind, Numeric, Text, Vocabulary
+from penstock.features.kinds import Bucketized, Feature, Hashed, Ids, Numeric, Text, Vocabulary
 
 MOST_MADE: Final = 1000
 MOST_TEXTS: Final = 20
@@ -51,10 +51,10 @@ def made_rows(features: Features, rows: Sequence[Mapping[str, Any]]) -> list[Mad
 
 def _all_made(features: Features, rows: Sequence[Mapping[str, Any]]) -> Iterator[MadeRow]:
     base = dict(rows[0])
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         for column in columns_of(name, kind)[:1]:
             for value in odd_values(kind, [row.get(column) for row in rows]):
-                is_many = value is not None and getattr(kind, "many", None) is not None
+                is_many = value is not None and getattr(kind, "max_length", None) is not None
                 row = {**base, column: [value] if is_many else value}
                 if (weights := getattr(kind, "weights", None)) is not None and is_many:
                     row[weights] = [1.0]
@@ -63,7 +63,7 @@ def _all_made(features: Features, rows: Sequence[Mapping[str, Any]]) -> Iterator
                 yield MadeRow(row, not is_number and not is_far, is_far and isinstance(kind, Ids))
 
 
-def odd_values(kind: Kind, given: Sequence[Any]) -> list[Any]:
+def odd_values(kind: Feature, given: Sequence[Any]) -> list[Any]:
     """Values of one kind that are likely to be refused or read otherwise.
 
     Args:

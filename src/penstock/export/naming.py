@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.artifact.manifest_json import DTYPES
 from penstock.errors import ConfigError
 from penstock.export.exporter import ModelAnswer
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ def check_output_names(names: Sequence[str]) -> None:
             raise ConfigError(f"two outputs have the name {name!r}")
 
 
-def describe_outputs(names: Sequence[str], arrays: Sequence[np.ndarray[Any, Any]], rows: int) -> tuple[Tensor, ...]:
+def describe_outputs(names: Sequence[str], arrays: Sequence[np.ndarray[Any, Any]], rows: int) -> tuple[TensorSpec, ...]:
     """The outputs as tensors: without their batch axis.
 
     Raises:
@@ -90,7 +90,7 @@ def describe_outputs(names: Sequence[str], arrays: Sequence[np.ndarray[Any, Any]
     return tuple(_describe(name, array, rows) for name, array in zip(names, arrays, strict=True))
 
 
-def _describe(name: str, array: np.ndarray[Any, Any], rows: int) -> Tensor:
+def _describe(name: str, array: np.ndarray[Any, Any], rows: int) -> TensorSpec:
     if not array.ndim or array.shape[0] != rows:
         raise ConfigError(
             f"output {name!r} has the shape {list(array.shape)} for {rows} rows: its first axis must be "
@@ -99,7 +99,7 @@ def _describe(name: str, array: np.ndarray[Any, Any], rows: int) -> Tensor:
     dtype = "str" if array.dtype.kind in "OTU" else array.dtype.name
     if dtype not in DTYPES:
         raise ConfigError(f"output {name!r} has the dtype {dtype}, which JSON does not support; return float32 instead")
-    return Tensor(name, dtype, tuple(array.shape[1:]))
+    return TensorSpec(name, dtype, tuple(array.shape[1:]))
 
 
 def _numbered(count: int) -> tuple[str, ...]:

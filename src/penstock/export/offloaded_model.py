@@ -84,7 +84,7 @@ class _OffloadedExporter(WholeModel):
 
     def _refuse_unchecked_ids(self) -> None:
         """Refuse a feature that takes any id, where no table is outside and so nothing checks the ids of lookups."""
-        for name, kind in self._features.kinds.items():
+        for name, kind in self._features.features.items():
             if isinstance(kind, Ids) and kind.size is None:
                 raise ExportRefused(
                     f"feature {name!r} is Ids without a size, and a graph reads id -1 as the last row of a table: "

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 _SCALARS: dict[str, Any] = {"f": float, "i": int, "u": int, "b": bool}
 """The type of one value, by the kind of numpy's dtype."""
@@ -30,7 +30,7 @@ MISSING: Final = "_missing"
 
 
 def answer_type(
-    name: str, outputs: Sequence[Tensor], classes: Sequence[Any] | None, *, explained: bool = False
+    name: str, outputs: Sequence[TensorSpec], classes: Sequence[Any] | None, *, explained: bool = False
 ) -> type:
     """The type of one answer of the model `name`, with a field for each output.
 
@@ -65,7 +65,7 @@ def row_answers(
     return answers
 
 
-def _described(tensor: Tensor, classes: Sequence[Any] | None) -> Any:
+def _described(tensor: TensorSpec, classes: Sequence[Any] | None) -> Any:
     """The type of one value of `tensor`, with what OpenAPI says of it."""
     kind = str if tensor.dtype == "str" else _SCALARS[np.dtype(tensor.dtype).kind]
     for _ in tensor.shape:

@@ -43,7 +43,7 @@ from penstock.export.provenance import git_commit, library_versions
 from penstock.export.save_options import SaveOptions, check_free_path
 from penstock.features.feature_spec import Features
 from penstock.features.kinds import Ids
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.hosting.fault_points import hit
 from penstock.hosting.host_clock import time_now
 
@@ -71,7 +71,7 @@ class ExportReport:
     """The sha256 of its manifest, which tells it from every other."""
     rows: int
     """How many rows were replayed: the probes, the rows to check, and those made of the probes."""
-    worst: Mapping[str, float]
+    max_difference: Mapping[str, float]
     """For each output, the greatest difference between the model's answer and a graph's."""
 
 
@@ -81,8 +81,8 @@ def save(
     path: str | os.PathLike[str],
     *,
     features: Features,
-    probes: Any,
-    check: Any = None,
+    reference_rows: Any,
+    validation_data: Any = None,
     name: str = "model",
     outputs: Sequence[str] | None = None,
     classes: Sequence[Any] | None = None,
@@ -102,8 +102,8 @@ def save(
             `penstock.embeddings.offload` returned.
         path: the folder to make, which must not exist.
         features: the fitted spec that the model was trained with.
-        probes: rows, as a table, that ship in the artifact: they prove it, warm it up and are its examples.
-        check: more rows that are compared once, here, and do not ship; best all that were held out.
+        reference_rows: rows, as a table, that ship in the artifact: they prove it, warm it up and are its examples.
+        validation_data: more rows that are compared once, here, and do not ship; best all that were held out.
         name: the name of the service that it becomes.
         outputs: the names of the outputs, where the model does not name them itself.
         classes: what the places of an output with a number for each class stand for.
@@ -135,7 +135,7 @@ def save(
         shard_bytes=shard_bytes,
         metadata={} if metadata is None else metadata,
     )
-    return _save(model, target, features, (probes, check), options)
+    return _save(model, target, features, (reference_rows, validation_data), options)
 
 
 def save_for_run(path: str | os.PathLike[str], run: str, arguments: Mapping[str, Any]) -> ExportReport:
@@ -248,7 +248,7 @@ class _Asked:
     check: Recorded | None
     derived: Sequence[Recorded]
     """Rows that were made of the probes, in parts."""
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[TensorSpec, ...]
     classes: Sequence[Any] | None
 
 
@@ -278,7 +278,7 @@ def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], o
 
 
 def _ask_derived(
-    exporter: ModelExporter, features: Features, tables: Sequence[Any], outputs: Sequence[Tensor]
+    exporter: ModelExporter, features: Features, tables: Sequence[Any], outputs: Sequence[TensorSpec]
 ) -> list[Recorded]:
     """Ask the model about tables of rows that nobody gave; those to which it has no answer are left out."""
     found = []
@@ -311,7 +311,7 @@ def _ask_rows(
     exporter: ModelExporter,
     features: Features,
     rows: Sequence[MadeRow],
-    outputs: Sequence[Tensor],
+    outputs: Sequence[TensorSpec],
     is_compared: Callable[[MadeRow], bool],
 ) -> tuple[Recorded | None, list[RefusedRow]]:
     """The answers to rows that are compared, or None where there are none; and the rows that are refused."""
@@ -344,7 +344,7 @@ def _refused(exporter: ModelExporter, made: Recorded) -> dict[int, str]:
     return refused
 
 
-def _answered(exporter: ModelExporter, asked: Recorded, outputs: Sequence[Tensor]) -> Recorded:
+def _answered(exporter: ModelExporter, asked: Recorded, outputs: Sequence[TensorSpec]) -> Recorded:
     """The rows that nobody gave, with the model's answers; those to which it has no number are left out."""
     answer = _same_shape(exporter.answer(asked.inputs), outputs)
     recorded = _recorded(asked, [tensor.name for tensor in outputs], answer)
@@ -369,12 +369,12 @@ def _publish(draft: Draft, proof: Proof, progress: Progress, run: str | None) ->
     worst = ", ".join(f"{name} {difference:.3g}" for name, difference in proof.worst.items())
     done = f"saved {path}" if run is None else "verified the model"  # a run's stage is gone before anybody could look
     progress.note(f"{done}: the graphs match the model on {proof.rows} rows, greatest difference {worst}")
-    return ExportReport(path=path, digest=draft.digest, rows=proof.rows, worst=dict(proof.worst))
+    return ExportReport(path=path, digest=draft.digest, rows=proof.rows, max_difference=dict(proof.worst))
 
 
 def _encode(features: Features, table: Any, what: str) -> Recorded | None:
     """The rows of a table with their encoded inputs, and no outputs yet; None for a table without rows."""
-    rows = features.rows_of(table)
+    rows = features.to_rows(table)
     if not rows:
         return None
     try:
@@ -388,7 +388,7 @@ def _recorded(asked: Recorded, names: Sequence[str], answer: ModelAnswer) -> Rec
     return Recorded(asked.rows, asked.inputs, outputs, answer.ids, answer.rows)
 
 
-def _same_shape(answer: ModelAnswer, tensors: Sequence[Tensor]) -> ModelAnswer:
+def _same_shape(answer: ModelAnswer, tensors: Sequence[TensorSpec]) -> ModelAnswer:
     """An answer to other rows; ConfigError where its outputs are not of the shapes and dtypes that they were of."""
     if len(answer.arrays) != len(tensors):
         raise ConfigError(
@@ -405,7 +405,7 @@ def _same_shape(answer: ModelAnswer, tensors: Sequence[Tensor]) -> ModelAnswer:
 
 
 def agreed_classes(
-    given: Sequence[Any] | None, known: Sequence[Any] | None, outputs: Sequence[Tensor]
+    given: Sequence[Any] | None, known: Sequence[Any] | None, outputs: Sequence[TensorSpec]
 ) -> Sequence[Any] | None:
     """The classes of the model, as it knows them or as the user says.
 
@@ -425,7 +425,7 @@ def agreed_classes(
 
 def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -> None:
     progress.note(f"{len(probes.rows)} probe rows are stored in the artifact: everyone with access to it can read them")
-    free = [name for name, kind in features.kinds.items() if isinstance(kind, Ids) and kind.size is None]
+    free = [name for name, kind in features.features.items() if isinstance(kind, Ids) and kind.size is None]
     if free and not probes.ids:  # ids that are looked up outside of the graph are checked there
         progress.note(
             f"Ids without size are not checked when they are served: {', '.join(free)}; an id that the model does not "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.refusals import REFUSED, Refusal, refusals_to_text
 from penstock.graphs.words import WORDS, Words, words_to_text
 
@@ -60,7 +60,7 @@ def _tell(model: Any, key: str, text: str) -> None:
     entry.key, entry.value = key, text
 
 
-def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+def fit_edges(model: Any, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
     """Change the ONNX `model`: its inputs and outputs become those that are given, in their order."""
     graph = model.graph
     given = [value.name for value in graph.input]  # skl2onnx changes a name such as "rate/h"
@@ -74,7 +74,7 @@ def fit_edges(model: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -
     graph.output.extend(_value(name, tensor) for name, tensor in zip(names, outputs, strict=True))
 
 
-def _fit_input(graph: Any, name: str, tensor: Tensor) -> list[Any]:
+def _fit_input(graph: Any, name: str, tensor: TensorSpec) -> list[Any]:
     """Have the graph read `tensor` instead of its input `name`; what makes a matrix of it where it is a column."""
     from onnx import helper
 
@@ -88,7 +88,7 @@ def _fit_input(graph: Any, name: str, tensor: Tensor) -> list[Any]:
     return [_constant(shape, [-1, 1]), helper.make_node("Reshape", [tensor.name, shape], [column])]
 
 
-def _fit_output(graph: Any, place: int, tensor: Tensor, name: str) -> list[Any]:
+def _fit_output(graph: Any, place: int, tensor: TensorSpec, name: str) -> list[Any]:
     """Nodes that make the output `name` of the one that skl2onnx has at the same place."""
     from onnx import helper
 
@@ -119,13 +119,13 @@ def _constant(name: str, values: list[int]) -> Any:
     return helper.make_node("Constant", [], [name], value=value)
 
 
-def _value(name: str, tensor: Tensor) -> Any:
+def _value(name: str, tensor: TensorSpec) -> Any:
     from onnx import helper
 
     return helper.make_tensor_value_info(name, _element(tensor), ["batch", *tensor.shape])
 
 
-def _element(tensor: Tensor) -> int:
+def _element(tensor: TensorSpec) -> int:
     import numpy as np
     from onnx import TensorProto, helper
 

@@ -21,7 +21,7 @@ from penstock.export.sklearn_conversion import Conversion
 from penstock.export.sklearn_graph import add_refusals, add_words, fit_edges
 from penstock.export.sklearn_steps import deciding_part, has_trees_behind_steps, parts_of, refusal_of, told
 from penstock.export.sklearn_words import own_function
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +72,7 @@ class SklearnExporter(WholeModel):
         """The classes of a classifier, in the order of its probabilities."""
         self.doubt = BRANCHES if has_trees_behind_steps(model) else ""
 
-    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+    def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Refuse inputs that are neither one matrix nor the columns of the DataFrame that the model was fitted on."""
         names = [tensor.name for tensor in inputs]
         columns = getattr(self._model, "feature_names_in_", None)
@@ -189,7 +189,7 @@ def _as_recorded(array: Any) -> np.ndarray[Any, Any]:
     return found.astype(object) if found.dtype.kind in "TU" else found
 
 
-def _initial(tensor: Tensor) -> tuple[str, Any]:
+def _initial(tensor: TensorSpec) -> tuple[str, Any]:
     from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
 
     kinds = {"float32": FloatTensorType, "int64": Int64TensorType, "str": StringTensorType}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.export.exporter import GraphSignature
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 
 class LookupNames:
@@ -81,7 +81,9 @@ def split_signatures(
         outside: the width of the rows of each layer outside, by path.
         names: the names of rows and places.
     """
-    ids = tuple(Tensor(lookup.name, "int64", lookup.shape) for lookup in lookups)
-    fed = [Tensor(names.rows(path), "float32", (width,)) for path, width in outside.items()]
-    fed += [Tensor(names.places(lookup.name), "int64", lookup.shape) for lookup in lookups if lookup.path in outside]
+    ids = tuple(TensorSpec(lookup.name, "int64", lookup.shape) for lookup in lookups)
+    fed = [TensorSpec(names.rows(path), "float32", (width,)) for path, width in outside.items()]
+    fed += [
+        TensorSpec(names.places(lookup.name), "int64", lookup.shape) for lookup in lookups if lookup.path in outside
+    ]
     return replace(signature, outputs=ids), replace(signature, inputs=(*signature.inputs, *fed))

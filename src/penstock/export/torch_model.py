@@ -22,7 +22,7 @@ from penstock.export.class_names import class_names
 from penstock.export.exporter import GraphSignature, ModelAnswer, WholeModel
 from penstock.export.naming import split_outputs
 from penstock.export.quiet import quietly
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -98,7 +98,7 @@ class TorchExporter(WholeModel):
         self._written: set[str] = set()
         """The buffers that it has changed where it was asked."""
 
-    def check_inputs(self, inputs: Sequence[Tensor]) -> None:
+    def check_inputs(self, inputs: Sequence[TensorSpec]) -> None:
         """Refuse text, which PyTorch has no tensors of, and what cannot be the name of an argument."""
         for tensor in inputs:
             if tensor.dtype == "str":

@@ -9,17 +9,17 @@ from penstock.features.kinds import (
     MEAN,
     Bucketized,
     Crossed,
+    Feature,
+    FillValue,
     Hashed,
     Ids,
-    Kind,
     Numeric,
-    StandIn,
     Text,
     Vocabulary,
 )
 from penstock.features.learnt import Statistics
 from penstock.features.tensorflow_columns import from_feature_columns
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 __all__ = [
     "EMPTY",
@@ -27,14 +27,14 @@ __all__ = [
     "Bucketized",
     "Crossed",
     "EncodedRows",
+    "Feature",
     "Features",
+    "FillValue",
     "Hashed",
     "Ids",
-    "Kind",
     "Numeric",
-    "StandIn",
     "Statistics",
-    "Tensor",
+    "TensorSpec",
     "Text",
     "Vocabulary",
     "from_feature_columns",

@@ -13,7 +13,7 @@ from penstock.features.id_columns import IS_MISSING, IdColumn, IdSource, fill_mi
 from penstock.features.kinds import EMPTY, Crossed, Numeric, Text, has_weights
 from penstock.features.learnt import Statistics
 from penstock.features.tables import RawTable
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.features.values import NumberReader, TextReader
 
 SMALLEST_FLOAT32: Final = 2.0**-126
@@ -45,7 +45,7 @@ class TableBatch:
 class FeatureEncoder(Protocol):
     """Encodes one feature."""
 
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[TensorSpec, ...]
 
     def encode(self, batch: TableBatch) -> None:
         """Put the arrays of `outputs` into the batch."""
@@ -75,10 +75,10 @@ class NumericEncoder:
     """A `Numeric` feature: one float32 a row."""
 
     def __init__(self, name: str, kind: Numeric, statistics: Statistics) -> None:
-        self.outputs: tuple[Tensor, ...] = (Tensor(name, "float32"),)
+        self.outputs: tuple[TensorSpec, ...] = (TensorSpec(name, "float32"),)
         self._name = name
         self._column = kind.column or name
-        self._reader = NumberReader(kind.ignore)
+        self._reader = NumberReader(kind.missing_values)
         self._stand_in = number_stand_in(kind, statistics)
         self._offset = statistics.offset
         self._factor = 1.0 / statistics.divisor  # once, as TensorFlow's optimizer does with a constant
@@ -100,11 +100,11 @@ class TextEncoder:
     """A `Text` feature: one string a row."""
 
     def __init__(self, name: str, kind: Text) -> None:
-        self.outputs: tuple[Tensor, ...] = (Tensor(name, "str"),)
+        self.outputs: tuple[TensorSpec, ...] = (TensorSpec(name, "str"),)
         self._name = name
         self._column = kind.column or name
-        self._reader = TextReader(kind.ignore)
-        self._stand_in = kind.missing
+        self._reader = TextReader(kind.missing_values)
+        self._stand_in = kind.fill_value
 
     def encode(self, batch: TableBatch) -> None:
         """Take the strings as they are."""
@@ -123,7 +123,7 @@ class SingleEncoder:
         self, name: str, column: str, source: IdSource, *, one_hot: bool, weighed: bool, is_input: bool, is_key: bool
     ) -> None:
         outputs = single_outputs(name, source.size, one_hot=one_hot, weighed=weighed)
-        self.outputs: tuple[Tensor, ...] = outputs if is_input else ()
+        self.outputs: tuple[TensorSpec, ...] = outputs if is_input else ()
         self._name = name
         self._column = column
         self._source = source
@@ -139,15 +139,15 @@ class SingleEncoder:
             put_single(batch, self.outputs, found.ids, found.empty)
 
 
-def single_outputs(name: str, size: int | None, *, one_hot: bool, weighed: bool) -> tuple[Tensor, ...]:
+def single_outputs(name: str, size: int | None, *, one_hot: bool, weighed: bool) -> tuple[TensorSpec, ...]:
     """The inputs of the model that one id a row makes: a one-hot row, or the id, with its weight if it is `weighed`."""
     if one_hot:
-        return (Tensor(name, "float32", (size,)),)
-    ids = Tensor(name, "int64")
-    return (ids, Tensor(f"{name}_weight", "float32")) if weighed else (ids,)
+        return (TensorSpec(name, "float32", (size,)),)
+    ids = TensorSpec(name, "int64")
+    return (ids, TensorSpec(f"{name}_weight", "float32")) if weighed else (ids,)
 
 
-def put_single(batch: TableBatch, outputs: tuple[Tensor, ...], ids: Array, empty: Mask | None) -> None:
+def put_single(batch: TableBatch, outputs: tuple[TensorSpec, ...], ids: Array, empty: Mask | None) -> None:
     """Put the arrays of `single_outputs` into the batch; the id of an empty value is 0."""
     first = outputs[0]
     if first.shape:
@@ -184,7 +184,7 @@ class CrossEncoder:
             hashes = concatenate_hashes(hashes, found.keys)
             if found.empty is not None:
                 missing = found.empty if missing is None else missing | found.empty
-                if self._kind.missing is not EMPTY:
+                if self._kind.fill_value is not EMPTY:
                     rows = np.flatnonzero(found.empty).tolist()
                     batch.refuse(column, dict.fromkeys(rows, f"{IS_MISSING}, and {self._name!r} is crossed with it"))
         ids = bucket_of(hashes, self._kind.buckets)

@@ -23,11 +23,11 @@ from penstock.features.encoders import (
     TextEncoder,
 )
 from penstock.features.id_columns import BucketSource, IdSource, IntegerSource, WordSource
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Text, Vocabulary, has_weights
+from penstock.features.kinds import Bucketized, Crossed, Feature, Hashed, Ids, Numeric, Text, Vocabulary, has_weights
 from penstock.features.learnt import Statistics
 from penstock.features.list_encoder import ListEncoder
 from penstock.features.tables import RawTable, read_table
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.features.word_places import HashPlaces, KnownPlaces, WordPlaces
 
 
@@ -46,7 +46,7 @@ class EncodedRows:
 class EncodingPlan:
     """Encodes tables by one fitted spec."""
 
-    def __init__(self, kinds: Mapping[str, Kind], statistics: Mapping[str, Statistics], join: str | None) -> None:
+    def __init__(self, kinds: Mapping[str, Feature], statistics: Mapping[str, Statistics], join: str | None) -> None:
         self._encoders = {name: plan_feature(name, kinds, statistics[name]) for name in kinds}
         self._order = sorted(kinds, key=lambda name: isinstance(kinds[name], Crossed))  # a cross comes after its keys
         self._join = join
@@ -56,13 +56,13 @@ class EncodingPlan:
         self.columns = raw_columns(kinds)
         self._needed = {column: name for name, kind in kinds.items() for column in needed_columns(name, kind)}
 
-    def _find_inputs(self) -> tuple[Tensor, ...]:
+    def _find_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs in declared order; the joined one stands where its first part would."""
-        found: dict[str, Tensor] = {}
+        found: dict[str, TensorSpec] = {}
         for name, encoder in self._encoders.items():
             if name in self.joined:
                 assert self._join is not None
-                found.setdefault(self._join, Tensor(self._join, "float32", (self._width,)))
+                found.setdefault(self._join, TensorSpec(self._join, "float32", (self._width,)))
             else:
                 found |= {tensor.name: tensor for tensor in encoder.outputs}
         return tuple(found.values())
@@ -147,12 +147,12 @@ def joined_names(encoders: Mapping[str, FeatureEncoder]) -> list[str]:
     ]
 
 
-def width_of(tensor: Tensor) -> int:
+def width_of(tensor: TensorSpec) -> int:
     """How many columns of a joined input it fills."""
     return tensor.shape[0] or 0 if tensor.shape else 1
 
 
-def raw_columns(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
+def raw_columns(kinds: Mapping[str, Feature]) -> tuple[str, ...]:
     """The columns that the features read, each once, in the order of the features."""
     found: dict[str, None] = {}
     for name, kind in kinds.items():
@@ -160,7 +160,7 @@ def raw_columns(kinds: Mapping[str, Kind]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def columns_of(name: str, kind: Kind) -> tuple[str, ...]:
+def columns_of(name: str, kind: Feature) -> tuple[str, ...]:
     """The columns that one feature reads."""
     if isinstance(kind, Crossed):
         return ()
@@ -169,12 +169,12 @@ def columns_of(name: str, kind: Kind) -> tuple[str, ...]:
     return (own,) if weights is None else (own, weights)
 
 
-def needed_columns(name: str, kind: Kind) -> tuple[str, ...]:
+def needed_columns(name: str, kind: Feature) -> tuple[str, ...]:
     """The columns without which every row of the feature is refused."""
-    return () if getattr(kind, "missing", None) is not None else columns_of(name, kind)
+    return () if getattr(kind, "fill_value", None) is not None else columns_of(name, kind)
 
 
-def plan_feature(name: str, kinds: Mapping[str, Kind], statistics: Statistics) -> FeatureEncoder:
+def plan_feature(name: str, kinds: Mapping[str, Feature], statistics: Statistics) -> FeatureEncoder:
     """The encoder of one feature."""
     kind = kinds[name]
     match kind:
@@ -187,7 +187,7 @@ def plan_feature(name: str, kinds: Mapping[str, Kind], statistics: Statistics) -
             return CrossEncoder(name, kind, columns)
     is_key = any(name in other.keys for other in kinds.values() if isinstance(other, Crossed))
     source = id_source(kind, statistics, with_keys=is_key)
-    if kind.many is not None:
+    if kind.max_length is not None:
         return ListEncoder(name, kind, source)
     return SingleEncoder(
         name,
@@ -195,7 +195,7 @@ def plan_feature(name: str, kinds: Mapping[str, Kind], statistics: Statistics) -
         source,
         one_hot=kind.one_hot,
         weighed=has_weights(kind),
-        is_input=not kind.key_only,
+        is_input=not kind.cross_only,
         is_key=is_key,
     )
 
@@ -216,7 +216,7 @@ def id_source(kind: Bucketized | Hashed | Vocabulary | Ids, statistics: Statisti
     return WordSource(kind, places, with_keys=with_keys)
 
 
-def id_count(name: str, kinds: Mapping[str, Kind], statistics: Mapping[str, Statistics]) -> int | None:
+def id_count(name: str, kinds: Mapping[str, Feature], statistics: Mapping[str, Statistics]) -> int | None:
     """How many ids a feature has; None where it has none, or nobody knows."""
     kind = kinds[name]
     if isinstance(kind, Crossed):

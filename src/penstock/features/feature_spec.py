@@ -11,13 +11,13 @@ from penstock.features.columns import Array
 from penstock.features.encoding import EncodedRows, EncodingPlan, columns_of, id_count, raw_columns
 from penstock.features.framework_parts import load_part
 from penstock.features.item_type import make_item_type
-from penstock.features.kinds import Kind
+from penstock.features.kinds import Feature
 from penstock.features.learning import learn
 from penstock.features.learnt import Statistics, check_statistics, needs_fit
 from penstock.features.spec_checks import check_spec
 from penstock.features.spec_json import spec_from_json, spec_to_json
 from penstock.features.tables import plain_rows, read_table
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 if TYPE_CHECKING:
     import msgspec
@@ -30,8 +30,8 @@ class Features:
     nothing to learn is fitted from the beginning.
 
     Args:
-        kinds: the features by name, in the order of the model's inputs.
-        join: the name of one float32 input that has all numbers and one-hot rows side by side, in declared order; None
+        features: the features by name, in the order of the model's inputs.
+        concat_into: the name of one float32 input that has all numbers and one-hot rows side by side, in declared order; None
             makes each an input of its own.
 
     Raises:
@@ -40,13 +40,13 @@ class Features:
 
     __slots__ = ("_item_type", "_join", "_kinds", "_plan", "_statistics")
 
-    def __init__(self, kinds: Mapping[str, Kind], *, join: str | None = None) -> None:
-        if not isinstance(kinds, Mapping):
-            raise ConfigError(f"features must be a dict of kinds by name, got {type(kinds).__name__}")
-        check_spec(kinds, join)
-        self._kinds = MappingProxyType(dict(kinds))
-        self._join = join
-        learnt = None if any(map(needs_fit, kinds.values())) else {name: Statistics() for name in kinds}
+    def __init__(self, features: Mapping[str, Feature], *, concat_into: str | None = None) -> None:
+        if not isinstance(features, Mapping):
+            raise ConfigError(f"features must be a dict of kinds by name, got {type(features).__name__}")
+        check_spec(features, concat_into)
+        self._kinds = MappingProxyType(dict(features))
+        self._join = concat_into
+        learnt = None if any(map(needs_fit, features.values())) else {name: Statistics() for name in features}
         self._take_statistics(learnt)
 
     def _take_statistics(self, statistics: Mapping[str, Statistics] | None) -> None:
@@ -56,7 +56,7 @@ class Features:
         self._item_type: type[msgspec.Struct] | None = None
 
     def _with_statistics(self, statistics: Mapping[str, Statistics]) -> Features:
-        found = Features(self._kinds, join=self._join)
+        found = Features(self._kinds, concat_into=self._join)
         for name, kind in self._kinds.items():
             check_statistics(kind, statistics[name])
         found._take_statistics(statistics)
@@ -65,12 +65,12 @@ class Features:
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     @property
-    def kinds(self) -> Mapping[str, Kind]:
+    def features(self) -> Mapping[str, Feature]:
         """The features by name, as declared."""
         return self._kinds
 
     @property
-    def join(self) -> str | None:
+    def concat_into(self) -> str | None:
         """The name of the joined input, or None."""
         return self._join
 
@@ -96,7 +96,7 @@ class Features:
         return self._statistics
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model, in order.
 
         Raises:
@@ -160,7 +160,7 @@ class Features:
         """
         return self._fitted_plan().encode_good(rows)
 
-    def rows_of(self, table: Any) -> list[dict[str, Any]]:
+    def to_rows(self, table: Any) -> list[dict[str, Any]]:
         """The table as rows of plain Python values, only the columns that are read, with None for what is missing.
 
         JSON carries them exactly, and `encode` of them gives the same bits.
@@ -205,7 +205,7 @@ class Features:
             ConfigError: the text is not of that form, or has something that is not known here.
         """
         kinds, join, statistics = spec_from_json(text)
-        found = cls(kinds, join=join)
+        found = cls(kinds, concat_into=join)
         return found if statistics is None else found._with_statistics(statistics)
 
     def _identity(self) -> tuple[Any, ...]:

@@ -11,22 +11,22 @@ from typing import Any, Protocol
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.features.kinds import Kind
+from penstock.features.kinds import Feature
 from penstock.features.learnt import Statistics
 from penstock.features.tables import read_table
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 
 class FittedFeatures(Protocol):
     """A spec that has learnt what it needs; `Features` is one after `fit`."""
 
     @property
-    def kinds(self) -> Mapping[str, Kind]:
+    def features(self) -> Mapping[str, Feature]:
         """The features as declared, by name."""
         ...
 
     @property
-    def join(self) -> str | None:
+    def concat_into(self) -> str | None:
         """The input that has the float32 features side by side."""
         ...
 
@@ -41,7 +41,7 @@ class FittedFeatures(Protocol):
         ...
 
     @property
-    def inputs(self) -> tuple[Tensor, ...]:
+    def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of the model, in order."""
         ...
 

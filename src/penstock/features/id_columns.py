@@ -14,7 +14,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.features.columns import Array, Column, Faults, Mask, Numbers, read_ids, read_numbers, read_tokens
 from penstock.features.hashing import Hashes, check_can_hash, hash_words
-from penstock.features.kinds import EMPTY, MEAN, SMALLEST_NORMAL, Bucketized, Hashed, Ids, StandIn, Vocabulary
+from penstock.features.kinds import EMPTY, MEAN, SMALLEST_NORMAL, Bucketized, FillValue, Hashed, Ids, Vocabulary
 from penstock.features.learnt import Statistics
 from penstock.features.values import CategoryReader, IdReader, NumberReader, shown_value
 from penstock.features.word_places import WordPlaces
@@ -46,19 +46,19 @@ class IdSource(Protocol):
         ...
 
 
-def fill_missing(numbers: Numbers, stand_in: float | StandIn | None) -> tuple[Array, Mask | None, Faults]:
+def fill_missing(numbers: Numbers, stand_in: float | FillValue | None) -> tuple[Array, Mask | None, Faults]:
     """The numbers with the stand-in at those that are missing; which are empty, and which are refused."""
     if numbers.missing is None:
         return numbers.array, None, numbers.faults
     if stand_in is None:
         for row in np.flatnonzero(numbers.missing).tolist():
             numbers.faults.setdefault(row, IS_MISSING)
-    if stand_in is None or isinstance(stand_in, StandIn):
+    if stand_in is None or isinstance(stand_in, FillValue):
         return np.where(numbers.missing, 0, numbers.array), numbers.missing, numbers.faults
     return np.where(numbers.missing, stand_in, numbers.array), None, numbers.faults
 
 
-def number_stand_in(kind: Any, statistics: Statistics) -> float | StandIn | None:
+def number_stand_in(kind: Any, statistics: Statistics) -> float | FillValue | None:
     """What stands for a missing number: the mean is known by now."""
     return statistics.mean if kind.missing is MEAN else kind.missing
 
@@ -70,7 +70,7 @@ class BucketSource:
         boundaries = kind.boundaries if kind.boundaries is not None else statistics.boundaries
         assert boundaries is not None
         self._boundaries = np.array(boundaries)
-        self._reader = NumberReader(kind.ignore)
+        self._reader = NumberReader(kind.missing_values)
         self._stand_in = number_stand_in(kind, statistics)
         self.size: int | None = len(boundaries) + 1
 
@@ -89,8 +89,8 @@ class IntegerSource:
     """The ids of an `Ids` feature."""
 
     def __init__(self, kind: Ids) -> None:
-        self._reader = IdReader(kind.ignore)
-        self._stand_in = kind.missing
+        self._reader = IdReader(kind.missing_values)
+        self._stand_in = kind.fill_value
         self._unknown = kind.unknown
         self.size = kind.size
 
@@ -114,13 +114,13 @@ class WordSource:
     """The ids of a feature whose values are categories."""
 
     def __init__(self, kind: Hashed | Vocabulary, places: WordPlaces, *, with_keys: bool) -> None:
-        self._reader = CategoryReader(kind.ignore)
+        self._reader = CategoryReader(kind.missing_values)
         self._places = places
         self._with_keys = with_keys
         if with_keys:
             check_can_hash()
-        self._missing = kind.missing
-        self._stand_in = kind.missing if isinstance(kind.missing, str) else None
+        self._missing = kind.fill_value
+        self._stand_in = kind.fill_value if isinstance(kind.fill_value, str) else None
         self._stand_in_id = self._id_of_stand_in()
         self.size: int | None = places.size
 

@@ -16,16 +16,16 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from penstock.features.encoding import columns_of
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Text, Vocabulary
+from penstock.features.kinds import Bucketized, Crossed, Feature, Hashed, Ids, Numeric, Text, Vocabulary
 from penstock.features.learnt import Statistics
 
 LONGEST_VOCABULARY: Final = 1000
 """Most known values that OpenAPI lists."""
 
 
-def make_item_type(kinds: Mapping[str, Kind], statistics: Mapping[str, Statistics]) -> type[msgspec.Struct]:
+def make_item_type(kinds: Mapping[str, Feature], statistics: Mapping[str, Statistics]) -> type[msgspec.Struct]:
     """A class with a field for each column, that takes no other."""
-    readers: dict[str, dict[str, Kind]] = {}
+    readers: dict[str, dict[str, Feature]] = {}
     for name, kind in kinds.items():
         for column in columns_of(name, kind):
             readers.setdefault(column, {})[name] = kind
@@ -48,11 +48,11 @@ def attribute_name(column: str, place: int, columns: Mapping[str, Any]) -> str:
     return name
 
 
-def _field(field: str, column: str, features: Mapping[str, Kind], statistics: Mapping[str, Statistics]) -> Any:
+def _field(field: str, column: str, features: Mapping[str, Feature], statistics: Mapping[str, Statistics]) -> Any:
     is_weights = all(column != columns_of(name, kind)[0] for name, kind in features.items())
     types = {int, float} if is_weights else set[type]().union(*map(taken_types, features.values()))
     value: Any = reduce(or_, sorted(types, key=str))
-    longest = max((getattr(kind, "many", None) or 0 for kind in features.values()), default=0)
+    longest = max((getattr(kind, "max_length", None) or 0 for kind in features.values()), default=0)
     if longest:
         element: Any = value if is_weights else value | None
         value = Annotated[list[element], msgspec.Meta(max_length=longest)]
@@ -63,12 +63,12 @@ def _field(field: str, column: str, features: Mapping[str, Kind], statistics: Ma
         description="; ".join(f"{name}: {says['meaning']}" for name, says in words.items()),
         extra_json_schema={"x-features": words},
     )
-    if all(getattr(kind, "missing", None) is not None for kind in features.values()):
+    if all(getattr(kind, "fill_value", None) is not None for kind in features.values()):
         return field, Annotated[value | None, meta], None
     return field, Annotated[value, meta]
 
 
-def taken_types(kind: Kind) -> set[type]:
+def taken_types(kind: Feature) -> set[type]:
     """The types in which JSON may bring a value of a kind, or one that it ignores."""
     match kind:
         case Numeric() | Bucketized():
@@ -79,15 +79,15 @@ def taken_types(kind: Kind) -> set[type]:
             types = {int, float, str, bool}
         case _:
             types = {int, float, str}
-    ignored = () if isinstance(kind, Crossed) else kind.ignore
+    ignored = () if isinstance(kind, Crossed) else kind.missing_values
     return types | {type(value) for value in ignored}
 
 
-def _weight_words(features: Mapping[str, Kind]) -> dict[str, dict[str, Any]]:
+def _weight_words(features: Mapping[str, Feature]) -> dict[str, dict[str, Any]]:
     return {name: {"kind": "weights", "meaning": f"the weight of each value of {name}"} for name in features}
 
 
-def _words(kind: Kind, statistics: Statistics) -> dict[str, Any]:
+def _words(kind: Feature, statistics: Statistics) -> dict[str, Any]:
     """What OpenAPI says of one feature."""
     words: dict[str, Any] = {"kind": type(kind).__name__, "meaning": _meaning(kind, statistics)}
     if isinstance(kind, Vocabulary):
@@ -101,7 +101,7 @@ def _known(kind: Vocabulary, statistics: Statistics) -> tuple[str, ...]:
     return kind.values if kind.values is not None else statistics.values or ()
 
 
-def _meaning(kind: Kind, statistics: Statistics) -> str:
+def _meaning(kind: Feature, statistics: Statistics) -> str:
     match kind:
         case Numeric():
             return "a finite number"
@@ -120,5 +120,5 @@ def _meaning(kind: Kind, statistics: Statistics) -> str:
 
 
 def _vocabulary_meaning(kind: Vocabulary, known: int) -> str:
-    takes_unknown = kind.oov_buckets or kind.unknown is not None
+    takes_unknown = kind.num_oov_indices or kind.unknown is not None
     return f"a category, one of {known} known ones" + (" or any other" if takes_unknown else "")

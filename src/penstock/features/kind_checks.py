@@ -90,11 +90,11 @@ def checked_word(what: str, value: str) -> str:
 
 
 def check_list_options(kind: Any, *, categories: bool = False) -> None:
-    """The options that all kinds with ids have: `one_hot`, `many`, `weights`, `column`, `key_only`, `ignore`."""
+    """The options that all kinds with ids have: `one_hot`, `many`, `weights`, `column`, `cross_only`, `ignore`."""
     store(
         kind,
         one_hot=checked_flag("one_hot", kind.one_hot),
-        key_only=checked_flag("key_only", kind.key_only),
+        key_only=checked_flag("cross_only", kind.cross_only),
         many=None if kind.many is None else checked_count("many", kind.many, most=2**31 - 1),
         weights=None if kind.weights is None else checked_name("weights", kind.weights),
         column=None if kind.column is None else checked_name("column", kind.column),
@@ -104,5 +104,5 @@ def check_list_options(kind: Any, *, categories: bool = False) -> None:
         raise ConfigError(f"weights={kind.weights!r} needs many=: a single value has no weight")
     if kind.weights is not None and kind.weights == kind.column:
         raise ConfigError(f"the values and their weights cannot both be in the column {kind.column!r}")
-    if kind.key_only and (kind.one_hot or kind.many is not None):
-        raise ConfigError("key_only=True creates no input of the model, so leave out one_hot= and many='")
+    if kind.cross_only and (kind.one_hot or kind.many is not None):
+        raise ConfigError("cross_only=True creates no input of the model, so leave out one_hot= and many='")

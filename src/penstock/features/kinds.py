@@ -9,7 +9,7 @@ Every kind has these options besides its own, where they mean something for it:
 * `many` takes a list of up to so many values, and makes a row of ids, padded with id 0, and a row of weights.
 * `weights` names the column with the weight of each value of such a list; None: each weighs 1.
 * `column` names the column that is read; None: the one with the feature's own name.
-* `key_only` says that the feature is only a key of crosses, and no input of the model.
+* `cross_only` says that the feature is only a key of crosses, and no input of the model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CROSS_KEY: Final = 0xDECAFCAFFE
 """What TensorFlow begins the hash of a cross with."""
 
 
-class StandIn(enum.Enum):
+class FillValue(enum.Enum):
     """What may stand for a missing value, besides a value."""
 
     MEAN = "mean"
@@ -48,8 +48,8 @@ class StandIn(enum.Enum):
     """Nothing: zeros in a one-hot row, an id of weight 0."""
 
 
-MEAN: Final = StandIn.MEAN
-EMPTY: Final = StandIn.EMPTY
+MEAN: Final = FillValue.MEAN
+EMPTY: Final = FillValue.EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,19 @@ class Numeric:
     """
 
     scale: Literal["standard", "minmax"] | None = None
-    missing: float | StandIn | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: float | FillValue | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
 
     def __post_init__(self) -> None:
         if self.scale not in (None, "standard", "minmax"):
             raise ConfigError(f'scale must be "standard", "minmax" or None, got {shown_value(self.scale)}')
-        if self.missing is EMPTY:
+        if self.fill_value is EMPTY:
             raise ConfigError("missing=EMPTY is for features with ids: use a number, or MEAN")
         store(
             self,
-            missing=_number_stand_in(self.missing),
-            ignore=checked_ignore(self.ignore),
+            missing=_number_stand_in(self.fill_value),
+            ignore=checked_ignore(self.missing_values),
             column=None if self.column is None else checked_name("column", self.column),
         )
 
@@ -93,12 +93,12 @@ class Bucketized:
     quantiles: int | None = None
     """Into how many buckets of about as many rows each the fitted column is cut."""
     one_hot: bool = False
-    many: int | None = None
+    max_length: int | None = None
     weights: str | None = None
-    missing: float | StandIn | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: float | FillValue | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
-    key_only: bool = False
+    cross_only: bool = False
 
     def __post_init__(self) -> None:
         check_list_options(self)
@@ -108,7 +108,7 @@ class Bucketized:
             store(self, boundaries=checked_boundaries(self.boundaries))
         else:
             store(self, quantiles=checked_count("quantiles", self.quantiles, least=2, most=2**31 - 1))
-        store(self, missing=_number_stand_in(self.missing))
+        store(self, missing=_number_stand_in(self.fill_value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +117,12 @@ class Hashed:
 
     buckets: int
     one_hot: bool = False
-    many: int | None = None
+    max_length: int | None = None
     weights: str | None = None
-    missing: str | int | float | StandIn | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: str | int | float | FillValue | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
-    key_only: bool = False
+    cross_only: bool = False
 
     def __post_init__(self) -> None:
         check_list_options(self, categories=True)
@@ -136,16 +136,16 @@ class Vocabulary:
     values: tuple[str, ...] | None = None
     max_size: int | None = None
     min_count: int = 1
-    oov_buckets: int = 1
-    unknown: str | StandIn | None = None
-    """With no `oov_buckets`: the known value that stands for one that is not known, or `EMPTY`; None refuses it."""
+    num_oov_indices: int = 1
+    unknown: str | FillValue | None = None
+    """With no `num_oov_indices`: the known value that stands for one that is not known, or `EMPTY`; None refuses it."""
     one_hot: bool = False
-    many: int | None = None
+    max_length: int | None = None
     weights: str | None = None
-    missing: str | int | float | StandIn | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: str | int | float | FillValue | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
-    key_only: bool = False
+    cross_only: bool = False
 
     def __post_init__(self) -> None:
         check_list_options(self, categories=True)
@@ -160,7 +160,7 @@ class Vocabulary:
         store(
             self,
             min_count=checked_count("min_count", self.min_count),
-            oov_buckets=checked_count("oov_buckets", self.oov_buckets, least=0),
+            oov_buckets=checked_count("num_oov_indices", self.num_oov_indices, least=0),
             missing=_category_stand_in(self),
         )
         self._check_unknown()
@@ -168,8 +168,10 @@ class Vocabulary:
     def _check_unknown(self) -> None:
         if self.unknown is None:
             return
-        if self.oov_buckets:
-            raise ConfigError("unknown= needs oov_buckets=0: with oov_buckets an unknown value has an id of its own")
+        if self.num_oov_indices:
+            raise ConfigError(
+                "unknown= needs num_oov_indices=0: with num_oov_indices an unknown value has an id of its own"
+            )
         if self.unknown is EMPTY:
             return
         if self.unknown is MEAN:
@@ -188,7 +190,7 @@ class Crossed:
     buckets: int
     hash_key: int = CROSS_KEY
     one_hot: bool = False
-    missing: StandIn | None = None
+    fill_value: FillValue | None = None
     """`EMPTY` or None.  A cross with a missing key is missing."""
 
     def __post_init__(self) -> None:
@@ -204,8 +206,8 @@ class Crossed:
             hash_key=checked_count("hash_key", self.hash_key, least=0, most=2**64 - 1),
             one_hot=checked_flag("one_hot", self.one_hot),
         )
-        if self.missing not in (None, EMPTY):
-            raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.missing)}")
+        if self.fill_value not in (None, EMPTY):
+            raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.fill_value)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +215,15 @@ class Ids:
     """An id that is a number already, unchanged."""
 
     size: int | None = None
-    unknown: int | StandIn | None = None
+    unknown: int | FillValue | None = None
     """With a size: the id that stands for one outside of 0 to size - 1, or `EMPTY`; None refuses it."""
     one_hot: bool = False
-    many: int | None = None
+    max_length: int | None = None
     weights: str | None = None
-    missing: int | StandIn | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: int | FillValue | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
-    key_only: bool = False
+    cross_only: bool = False
 
     def __post_init__(self) -> None:
         check_list_options(self)
@@ -233,8 +235,8 @@ class Ids:
             raise ConfigError("unknown= needs size=: without a size every id is known")
         store(self, missing=self._checked_stand_in("missing"), unknown=self._checked_stand_in("unknown"))
 
-    def _checked_stand_in(self, what: str) -> int | StandIn | None:
-        value: int | StandIn | None = getattr(self, what)
+    def _checked_stand_in(self, what: str) -> int | FillValue | None:
+        value: int | FillValue | None = getattr(self, what)
         if value is None or value is EMPTY:
             return value
         if value is MEAN:
@@ -249,29 +251,29 @@ class Ids:
 class Text:
     """A string, for a model that preprocesses itself."""
 
-    missing: str | None = None
-    ignore: tuple[Any, ...] = ()
+    fill_value: str | None = None
+    missing_values: tuple[Any, ...] = ()
     column: str | None = None
 
     def __post_init__(self) -> None:
-        if self.missing is not None and not isinstance(self.missing, str):
+        if self.fill_value is not None and not isinstance(self.fill_value, str):
             raise ConfigError(f"missing of a text must be a string or None, got {shown_value(self.missing)}")
         store(
             self,
-            missing=None if self.missing is None else checked_word("missing", self.missing),
-            ignore=checked_ignore(self.ignore),
+            missing=None if self.fill_value is None else checked_word("missing", self.fill_value),
+            ignore=checked_ignore(self.missing_values),
             column=None if self.column is None else checked_name("column", self.column),
         )
 
 
-Kind: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Crossed | Ids | Text
+Feature: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Crossed | Ids | Text
 
 
-def has_weights(kind: Kind) -> bool:
+def has_weights(kind: Feature) -> bool:
     """Whether ids of this kind have their weights beside them, as the input `NAME_weight` of the model."""
-    if isinstance(kind, (Numeric, Text)) or kind.one_hot or getattr(kind, "key_only", False):
+    if isinstance(kind, (Numeric, Text)) or kind.one_hot or getattr(kind, "cross_only", False):
         return False
-    return getattr(kind, "many", None) is not None or EMPTY in (kind.missing, getattr(kind, "unknown", None))
+    return getattr(kind, "max_length", None) is not None or EMPTY in (kind.fill_value, getattr(kind, "unknown", None))
 
 
 def checked_boundaries(boundaries: Any) -> tuple[float, ...]:
@@ -297,15 +299,15 @@ def checked_vocabulary(values: Any) -> tuple[str, ...]:
     return found
 
 
-def _number_stand_in(value: Any) -> float | StandIn | None:
-    if value is None or isinstance(value, StandIn):
+def _number_stand_in(value: Any) -> float | FillValue | None:
+    if value is None or isinstance(value, FillValue):
         return value
     return checked_value("missing", value, NumberReader())
 
 
-def _category_stand_in(kind: Hashed | Vocabulary) -> str | StandIn | None:
-    if kind.missing is None or kind.missing is EMPTY:
-        return kind.missing
-    if kind.missing is MEAN:
+def _category_stand_in(kind: Hashed | Vocabulary) -> str | FillValue | None:
+    if kind.fill_value is None or kind.fill_value is EMPTY:
+        return kind.fill_value
+    if kind.fill_value is MEAN:
         raise ConfigError("missing=MEAN is for numbers: a category has no mean")
-    return checked_value("missing", kind.missing, CategoryReader())
+    return checked_value("missing", kind.fill_value, CategoryReader())

@@ -10,14 +10,14 @@ import numpy as np
 
 from penstock.errors import ConfigError, InvalidItem
 from penstock.features.columns import Column, Faults, read_numbers, read_tokens
-from penstock.features.kinds import Bucketized, Kind, Numeric, Vocabulary
+from penstock.features.kinds import Bucketized, Feature, Numeric, Vocabulary
 from penstock.features.learnt import Statistics, learn_numbers, learn_values, needs_fit
 from penstock.features.lists import Lists, read_lists
 from penstock.features.tables import RawTable, read_table
 from penstock.features.values import CategoryReader, NumberReader
 
 
-def learn(kinds: Mapping[str, Kind], table: Any) -> dict[str, Statistics]:
+def learn(kinds: Mapping[str, Feature], table: Any) -> dict[str, Statistics]:
     """The statistics of each feature.
 
     Raises:
@@ -41,14 +41,14 @@ def _learn_feature(name: str, kind: Numeric | Bucketized | Vocabulary, table: Ra
     table.check_has(column, name)
     values: Column = table.column(column)
     lists = None
-    if not isinstance(kind, Numeric) and kind.many is not None:
-        lists = read_lists(values, kind.many)
+    if not isinstance(kind, Numeric) and kind.max_length is not None:
+        lists = read_lists(values, kind.max_length)
         _raise_first(column, lists.faults, None)
         values = lists.flat
     try:
         if isinstance(kind, Vocabulary):
             return learn_values(kind, _count(column, kind, values, lists))
-        numbers = read_numbers(values, NumberReader(kind.ignore))
+        numbers = read_numbers(values, NumberReader(kind.missing_values))
         _raise_first(column, numbers.faults, lists)
         found = numbers.array if numbers.missing is None else numbers.array[~numbers.missing]
         return learn_numbers(kind, found)
@@ -58,7 +58,7 @@ def _learn_feature(name: str, kind: Numeric | Bucketized | Vocabulary, table: Ra
 
 def _count(column: str, kind: Vocabulary, values: Column, lists: Lists | None) -> Counter[str]:
     """How often each category is there."""
-    tokens = read_tokens(values, CategoryReader(kind.ignore))
+    tokens = read_tokens(values, CategoryReader(kind.missing_values))
     _raise_first(column, tokens.faults, lists)
     codes, counts = np.unique(tokens.codes[tokens.codes >= 0], return_counts=True)
     found: Counter[str] = Counter()

@@ -20,7 +20,7 @@ from penstock.features.kinds import (
     MEAN,
     SMALLEST_NORMAL,
     Bucketized,
-    Kind,
+    Feature,
     Numeric,
     Vocabulary,
     checked_boundaries,
@@ -77,27 +77,27 @@ def _checked_number(what: str, value: Any) -> float:
     return checked_value(what, value, NumberReader())
 
 
-def needs_fit(kind: Kind) -> bool:
+def needs_fit(kind: Feature) -> bool:
     """Whether the kind has something to learn."""
     match kind:
         case Numeric():
-            return kind.scale is not None or kind.missing is MEAN
+            return kind.scale is not None or kind.fill_value is MEAN
         case Bucketized():
-            return kind.quantiles is not None or kind.missing is MEAN
+            return kind.quantiles is not None or kind.fill_value is MEAN
         case Vocabulary():
             return kind.values is None
         case _:
             return False
 
 
-def check_statistics(kind: Kind, statistics: Statistics) -> None:
+def check_statistics(kind: Feature, statistics: Statistics) -> None:
     """That the statistics are those that the kind needs, and no others.
 
     Raises:
         ConfigError: one is missing, or one is there that means nothing for the kind.
     """
     wanted = {
-        "mean": isinstance(kind, (Numeric, Bucketized)) and kind.missing is MEAN,
+        "mean": isinstance(kind, (Numeric, Bucketized)) and kind.fill_value is MEAN,
         "boundaries": isinstance(kind, Bucketized) and kind.quantiles is not None,
         "values": isinstance(kind, Vocabulary) and kind.values is None,
     }
@@ -118,7 +118,7 @@ def learn_numbers(kind: Numeric | Bucketized, numbers: npt.NDArray[np.float64]) 
     if not numbers.size:
         raise ConfigError(NOTHING_THERE)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused below, in words
-        mean = float(np.mean(numbers)) if kind.missing is MEAN else None
+        mean = float(np.mean(numbers)) if kind.fill_value is MEAN else None
         found: dict[str, Any] = {"mean": mean}
         if isinstance(kind, Numeric):
             found["offset"], found["divisor"] = _scale(kind, numbers)
@@ -162,9 +162,9 @@ def learn_values(kind: Vocabulary, counts: Counter[str]) -> Statistics:
         raise ConfigError(NOTHING_THERE)
     frequent = [(-count, value) for value, count in counts.items() if count >= kind.min_count]
     values = tuple(value for _, value in sorted(frequent)[: kind.max_size])
-    if not values and not kind.oov_buckets:
+    if not values and not kind.num_oov_indices:
         raise ConfigError(
-            f"no value occurs {kind.min_count} times, and with oov_buckets=0 there would be no id: lower min_count"
+            f"no value occurs {kind.min_count} times, and with num_oov_indices=0 there would be no id: lower min_count"
         )
     if kind.unknown is not None and isinstance(kind.unknown, str) and kind.unknown not in values:
         raise ConfigError(f"unknown={shown_value(kind.unknown)} is not one of the {len(values)} fitted values")

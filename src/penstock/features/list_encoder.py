@@ -10,7 +10,7 @@ from penstock.features.encoders import TOO_LARGE, TableBatch, round_once, withou
 from penstock.features.id_columns import IS_MISSING, IdSource
 from penstock.features.kinds import EMPTY, Bucketized, Hashed, Ids, Vocabulary
 from penstock.features.lists import Lists, read_lists, scatter
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.features.values import NumberReader
 
 Weights = npt.NDArray[np.float32]
@@ -20,18 +20,21 @@ class ListEncoder:
     """A feature with a list of ids a row."""
 
     def __init__(self, name: str, kind: Bucketized | Hashed | Vocabulary | Ids, source: IdSource) -> None:
-        assert kind.many is not None
-        ids, weight = Tensor(name, "int64", (kind.many,)), Tensor(f"{name}_weight", "float32", (kind.many,))
-        counts = Tensor(name, "float32", (source.size,))
-        self.outputs: tuple[Tensor, ...] = (counts,) if kind.one_hot else (ids, weight)
+        assert kind.max_length is not None
+        ids, weight = (
+            TensorSpec(name, "int64", (kind.max_length,)),
+            TensorSpec(f"{name}_weight", "float32", (kind.max_length,)),
+        )
+        counts = TensorSpec(name, "float32", (source.size,))
+        self.outputs: tuple[TensorSpec, ...] = (counts,) if kind.one_hot else (ids, weight)
         self._name = name
         self._column = kind.column or name
         self._weights = kind.weights
         self._source = source
-        self._many = kind.many
-        self._missing = kind.missing
+        self._many = kind.max_length
+        self._missing = kind.fill_value
         # A stand-in makes a list of one missing value of a missing list, and the source puts it in its place.
-        self._instead = () if kind.missing in (None, EMPTY) else (None,)
+        self._instead = () if kind.fill_value in (None, EMPTY) else (None,)
 
     def encode(self, batch: TableBatch) -> None:
         """Find the ids of each row, and what each weighs."""

@@ -8,12 +8,12 @@ from typing import get_args
 from penstock.errors import ConfigError
 from penstock.features.encoding import columns_of
 from penstock.features.kind_checks import checked_name
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Vocabulary, has_weights
+from penstock.features.kinds import Bucketized, Crossed, Feature, Hashed, Ids, Numeric, Vocabulary, has_weights
 from penstock.features.values import shown_value
 from penstock.spelling import nearest
 
 
-def check_spec(kinds: Mapping[str, Kind], join: str | None) -> None:
+def check_spec(kinds: Mapping[str, Feature], join: str | None) -> None:
     """That the features can stand in one spec.
 
     Raises:
@@ -24,7 +24,7 @@ def check_spec(kinds: Mapping[str, Kind], join: str | None) -> None:
         raise ConfigError("a spec needs at least one feature")
     for name, kind in kinds.items():
         checked_name("the name of a feature", name)
-        if not isinstance(kind, get_args(Kind)):
+        if not isinstance(kind, get_args(Feature)):
             raise ConfigError(
                 f"the feature {name!r} must be a kind, such as penstock.features.Numeric(), got {shown_value(kind)}"
             )
@@ -36,7 +36,7 @@ def check_spec(kinds: Mapping[str, Kind], join: str | None) -> None:
     _check_columns(kinds)
 
 
-def _check_keys(name: str, kind: Crossed, kinds: Mapping[str, Kind]) -> None:
+def _check_keys(name: str, kind: Crossed, kinds: Mapping[str, Feature]) -> None:
     for key in kind.keys:
         if key not in kinds:
             near = nearest(key, kinds, 0.6)
@@ -46,23 +46,23 @@ def _check_keys(name: str, kind: Crossed, kinds: Mapping[str, Kind]) -> None:
         if not isinstance(found, (Bucketized, Hashed, Vocabulary, Ids)):
             raise ConfigError(
                 f"{name!r} cannot be crossed with {key!r}, which is {type(found).__name__}: a key must be "
-                "Bucketized, Hashed, Vocabulary or Ids; declare one for its column, with key_only=True"
+                "Bucketized, Hashed, Vocabulary or Ids; declare one for its column, with cross_only=True"
             )
-        if found.many is not None:
+        if found.max_length is not None:
             raise ConfigError(f"{name!r} cannot be crossed with {key!r}, which has many values a row: leave out many=")
 
 
-def _check_key_only(kinds: Mapping[str, Kind]) -> None:
+def _check_key_only(kinds: Mapping[str, Feature]) -> None:
     keys = {key for kind in kinds.values() if isinstance(kind, Crossed) for key in kind.keys}
     for name, kind in kinds.items():
-        if getattr(kind, "key_only", False) and name not in keys:
-            raise ConfigError(f"{name!r} has key_only=True, but no cross has it as a key")
+        if getattr(kind, "cross_only", False) and name not in keys:
+            raise ConfigError(f"{name!r} has cross_only=True, but no cross has it as a key")
 
 
-def _check_input_names(kinds: Mapping[str, Kind], join: str | None) -> None:
+def _check_input_names(kinds: Mapping[str, Feature], join: str | None) -> None:
     """That no two inputs of the model have one name."""
     joined = [name for name, kind in kinds.items() if is_float(kind)]
-    names = [(name, f"the feature {name!r}") for name, kind in kinds.items() if not getattr(kind, "key_only", False)]
+    names = [(name, f"the feature {name!r}") for name, kind in kinds.items() if not getattr(kind, "cross_only", False)]
     names += [(f"{name}_weight", f"the weights of {name!r}") for name, kind in kinds.items() if has_weights(kind)]
     _check_names_once(names)
     if join is not None:
@@ -80,17 +80,17 @@ def _check_names_once(names: Sequence[tuple[str, str]]) -> None:
         taken[name] = what
 
 
-def is_float(kind: Kind) -> bool:
+def is_float(kind: Feature) -> bool:
     """Whether the feature gives one float32 input: only such can be joined."""
     return isinstance(kind, Numeric) or getattr(kind, "one_hot", False)
 
 
-def _check_columns(kinds: Mapping[str, Kind]) -> None:
+def _check_columns(kinds: Mapping[str, Feature]) -> None:
     """That the features which read one column take the same form of it: a value, a list, or weights."""
     forms: dict[str, tuple[str, str]] = {}
     for name, kind in kinds.items():
         for place, column in enumerate(columns_of(name, kind)):
-            form = "weights" if place else "a value" if getattr(kind, "many", None) is None else "a list"
+            form = "weights" if place else "a value" if getattr(kind, "max_length", None) is None else "a list"
             other, first = forms.setdefault(column, (name, form))
             if form != first:
                 raise ConfigError(f"the column {column!r} is {first} for {other!r} and {form} for {name!r}")

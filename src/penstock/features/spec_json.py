@@ -14,19 +14,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, get_args
 
 from penstock.errors import ConfigError
-from penstock.features.kinds import Kind, StandIn
+from penstock.features.kinds import Feature, FillValue
 from penstock.features.learnt import Statistics
 from penstock.features.values import shown_value
 from penstock.spelling import nearest
 
 SCHEMA: Final = 1
-KINDS: Final = {kind.__name__: kind for kind in get_args(Kind)}
+KINDS: Final = {kind.__name__: kind for kind in get_args(Feature)}
 
-Parts = tuple[dict[str, Kind], str | None, dict[str, Statistics] | None]
+Parts = tuple[dict[str, Feature], str | None, dict[str, Statistics] | None]
 """The features, the name of the joined input, and what was learnt."""
 
 
-def spec_to_json(kinds: Mapping[str, Kind], join: str | None, statistics: Mapping[str, Statistics] | None) -> str:
+def spec_to_json(kinds: Mapping[str, Feature], join: str | None, statistics: Mapping[str, Statistics] | None) -> str:
     """The text of a spec, one feature a line."""
     features = [f"    {_text(name)}: {_text(_kind_out(kind))}" for name, kind in kinds.items()]
     learnt = "null"
@@ -41,7 +41,7 @@ def _text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _kind_out(kind: Kind) -> dict[str, Any]:
+def _kind_out(kind: Feature) -> dict[str, Any]:
     return {"kind": type(kind).__name__, **_options_out(kind)}
 
 
@@ -50,7 +50,7 @@ def _options_out(options: Any) -> dict[str, Any]:
 
 
 def _value_out(value: Any) -> Any:
-    if isinstance(value, StandIn):
+    if isinstance(value, FillValue):
         return {"stand_in": value.value}
     if isinstance(value, tuple):
         return [_value_out(one) for one in value]
@@ -110,7 +110,7 @@ def _object(what: str, value: Any, keys: Sequence[str] | None = None) -> dict[st
     return value
 
 
-def _kind_in(name: str, value: Any) -> Kind:
+def _kind_in(name: str, value: Any) -> Feature:
     options = _object(f"the feature {name!r}", value)
     word = options.get("kind")
     kind = KINDS.get(word) if isinstance(word, str) else None
@@ -118,7 +118,7 @@ def _kind_in(name: str, value: Any) -> Kind:
         raise ConfigError(f"the feature {name!r} has the kind {shown_value(word)}; kinds: {', '.join(KINDS)}")
     fields = [field.name for field in dataclasses.fields(kind)]
     options = _object(f"the feature {name!r}", value, ("kind", *fields))
-    kind_made: Kind = _build(name, kind, {field: options[field] for field in fields})
+    kind_made: Feature = _build(name, kind, {field: options[field] for field in fields})
     return kind_made
 
 
@@ -137,8 +137,8 @@ def _build(name: str, made: Any, options: Mapping[str, Any]) -> Any:
 
 def _value_in(value: Any) -> Any:
     match value:
-        case {"stand_in": word} if len(value) == 1 and word in [one.value for one in StandIn]:
-            return StandIn(word)
+        case {"stand_in": word} if len(value) == 1 and word in [one.value for one in FillValue]:
+            return FillValue(word)
         case {"float": "inf" | "-inf" as word} if len(value) == 1:
             return float(word)
         case dict():

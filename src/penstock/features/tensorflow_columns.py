@@ -34,9 +34,9 @@ from penstock.features.kinds import (
     EMPTY,
     Bucketized,
     Crossed,
+    Feature,
     Hashed,
     Ids,
-    Kind,
     Numeric,
     Vocabulary,
     has_weights,
@@ -116,7 +116,7 @@ def column_parts(columns: Iterable[Any]) -> Iterator[DensePart | EmbeddedPart]:
     given = sorted(columns, key=lambda column: str(getattr(column, "name", "")))
     features = from_feature_columns(given)
     for column in given:
-        kind = features.kinds[column.name]
+        kind = features.features[column.name]
         if not hasattr(column, "dimension"):
             yield DensePart(column.name, 1 if isinstance(kind, Numeric) else features.sizes[column.name])
             continue
@@ -140,7 +140,7 @@ class _Conversion:
                 raise ConfigError(f"{column!r} is not a column of tf.feature_column")
         self._columns = sorted(columns, key=lambda column: str(column.name))
         self._integers = integers
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, Feature] = {}
         self._keys: dict[Any, str] = {}
         """The features made for keys of crosses, by the key."""
         self._dtypes = self._known_dtypes()
@@ -154,20 +154,20 @@ class _Conversion:
             raise ConfigError(f"there are two columns with the name {min(twice)!r}")
         for column in self._columns:
             self._kinds[column.name] = self._named(column, self._dense)
-        return Features({**self._kinds}, join="x" if any(map(is_float, self._kinds.values())) else None)
+        return Features({**self._kinds}, concat_into="x" if any(map(is_float, self._kinds.values())) else None)
 
-    def _named(self, column: Any, convert: Callable[[Any], Kind]) -> Kind:
+    def _named(self, column: Any, convert: Callable[[Any], Feature]) -> Feature:
         try:
             return convert(column)
         except ConfigError as exc:
             raise ConfigError(f"column {column.name!r}: {exc}") from None
 
-    def _dense(self, column: Any) -> Kind:
+    def _dense(self, column: Any) -> Feature:
         """The kind of a column that `input_layer` takes."""
         match _class_name(column):
             case "NumericColumn":
                 _check_numeric(column)
-                return Numeric(column=column.key, missing=_default(column))
+                return Numeric(column=column.key, fill_value=_default(column))
             case "BucketizedColumn":
                 return _bucketized(column, one_hot=True)
             case "IndicatorColumn":
@@ -178,7 +178,7 @@ class _Conversion:
             case name:
                 raise _refusal(name)
 
-    def _categorical(self, column: Any, *, one_hot: bool, weights: str | None = None) -> Kind:
+    def _categorical(self, column: Any, *, one_hot: bool, weights: str | None = None) -> Feature:
         """The kind of what an indicator or an embedding is made of."""
         name = _class_name(column)
         if weights is not None and name not in CATEGORICAL:
@@ -193,10 +193,10 @@ class _Conversion:
                 return Hashed(
                     column.hash_bucket_size,
                     one_hot=one_hot,
-                    many=many,
+                    max_length=many,
                     weights=weights,
-                    missing=EMPTY,
-                    ignore=_dropped(column),
+                    fill_value=EMPTY,
+                    missing_values=_dropped(column),
                     column=column.key,
                 )
             case "VocabularyListCategoricalColumn":
@@ -225,7 +225,7 @@ class _Conversion:
             column.hash_bucket_size,
             hash_key=(column.hash_key or CROSS_KEY) % 2**64,
             one_hot=one_hot,
-            missing=EMPTY,
+            fill_value=EMPTY,
         )
 
     def _key(self, key: Any) -> str:
@@ -240,7 +240,7 @@ class _Conversion:
             self._keys[key] = wanted
         return self._keys[key]
 
-    def _key_kind(self, key: Any) -> Kind:
+    def _key_kind(self, key: Any) -> Feature:
         raw = key if isinstance(key, str) else getattr(key, "key", None)
         if raw in self._many:
             raise ConfigError(f"{raw!r} has a list in each row, but a cross takes one value of each key")
@@ -261,15 +261,15 @@ class _Conversion:
             case name:
                 raise _refusal(name)
 
-    def _bare_key(self, key: str) -> Kind:
+    def _bare_key(self, key: str) -> Feature:
         dtypes = self._dtypes.get(key, set())
         if "float" in dtypes:
             raise ConfigError(
                 f"the key {key!r} is a float, which TensorFlow cuts to an integer; cross its buckets instead"
             )
         if key in self._integers or dtypes == {"integer"}:
-            return Ids(column=key, key_only=True)
-        return Hashed(1, column=key, key_only=True)  # a cross takes the string, and never this bucket
+            return Ids(column=key, cross_only=True)
+        return Hashed(1, column=key, cross_only=True)  # a cross takes the string, and never this bucket
 
     def _known_dtypes(self) -> dict[str, set[str]]:
         """What the columns say of the dtype of each raw column."""
@@ -367,8 +367,8 @@ def _bucketized(column: Any, *, one_hot: bool = False, key_only: bool = False) -
     return Bucketized(
         tuple(least_rounded_to(boundary) for boundary in column.boundaries),
         one_hot=one_hot,
-        key_only=key_only,
-        missing=_default(source),
+        cross_only=key_only,
+        fill_value=_default(source),
         column=source.key,
     )
 
@@ -377,8 +377,8 @@ def _identity(column: Any, **form: Any) -> Ids:
     return Ids(
         column.number_buckets,
         unknown=column.default_value,
-        missing=EMPTY,
-        ignore=(-1,),
+        fill_value=EMPTY,
+        missing_values=(-1,),
         column=column.key,
         **form,
     )
@@ -395,13 +395,13 @@ def _vocabulary(column: Any, *, one_hot: bool, many: int | None, weights: str | 
         unknown = values[column.default_value] if known else EMPTY
     return Vocabulary(
         values,
-        oov_buckets=column.num_oov_buckets,
+        num_oov_indices=column.num_oov_buckets,
         unknown=unknown,
         one_hot=one_hot,
-        many=many,
+        max_length=many,
         weights=weights,
-        missing=EMPTY,
-        ignore=_dropped(column),
+        fill_value=EMPTY,
+        missing_values=_dropped(column),
         column=column.key,
     )
 

@@ -69,12 +69,12 @@ def tf_encode(features: FittedFeatures, tensors: Mapping[str, Any]) -> dict[str,
 
 
 def _encode(features: FittedFeatures, tensors: Mapping[str, Any]) -> dict[str, Any]:
-    columns = RawColumns(features.kinds, tensors)
+    columns = RawColumns(features.features, tensors)
     encoded: dict[str, Encoded] = {}
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if not isinstance(kind, Crossed):
             encoded[name] = _encode_raw(name, kind, features.statistics[name], columns)
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if isinstance(kind, Crossed):
             encoded[name] = _encode_cross(name, kind, encoded)
     return _assemble(features, encoded)
@@ -82,7 +82,7 @@ def _encode(features: FittedFeatures, tensors: Mapping[str, Any]) -> dict[str, A
 
 def tf_signature(features: FittedFeatures) -> dict[str, tf.TensorSpec]:
     """The raw columns as `tf_encode` takes them, for a serving signature: dense, of any batch and any length."""
-    return raw_specs(features.kinds)
+    return raw_specs(features.features)
 
 
 def tf_dataset(features: FittedFeatures, table: Any, label: str | None, batch_size: int) -> tf.data.Dataset:
@@ -100,7 +100,7 @@ def tf_dataset(features: FittedFeatures, table: Any, label: str | None, batch_si
 
 def _encode_raw(name: str, kind: RawKind, learnt: Statistics, columns: RawColumns) -> Encoded:
     column = raw_column(kind, name)
-    many = getattr(kind, "many", None)
+    many = getattr(kind, "max_length", None)
     if many is None:
         slots = columns.single(column)
         present = tf.ones_like(slots, tf.bool)
@@ -119,12 +119,12 @@ def _encode_raw(name: str, kind: RawKind, learnt: Statistics, columns: RawColumn
 
 def _stand_in(kind: RawKind, column: str, learnt: Statistics, values: Values) -> Values:
     """The values with what stands for the missing ones."""
-    if kind.missing is EMPTY:
+    if kind.fill_value is EMPTY:
         return values
-    if kind.missing is None:
+    if kind.fill_value is None:
         refuse(values.missing, f"{column}: a value is missing")
         return values
-    stand_in = learnt.mean if kind.missing is MEAN else kind.missing
+    stand_in = learnt.mean if kind.fill_value is MEAN else kind.fill_value
     filled = tf.where(values.missing, tf.constant(stand_in, values.tensor.dtype), values.tensor)
     return Values(filled, values.live | values.missing, tf.zeros_like(values.missing))
 
@@ -153,8 +153,8 @@ def _known_or_not(kind: Vocabulary, column: str, learnt: Statistics, values: Val
     known = kind.values if learnt.values is None else learnt.values
     assert known is not None, "it is fitted"
     places, found = places_in(values.tensor, known)
-    if kind.oov_buckets:
-        return tf.where(found, places, len(known) + hash_bucket(values.tensor, kind.oov_buckets)), values.live
+    if kind.num_oov_indices:
+        return tf.where(found, places, len(known) + hash_bucket(values.tensor, kind.num_oov_indices)), values.live
     unknown = known.index(kind.unknown) if isinstance(kind.unknown, str) else kind.unknown
     return _with_unknown(unknown, column, "a value is not in the vocabulary", values, found, places)
 
@@ -171,11 +171,11 @@ def _with_unknown(unknown: Any, column: str, why: str, values: Values, known: An
 
 def _weights(kind: Bucketized | Hashed | Vocabulary | Ids, live: Any, columns: RawColumns, column: str) -> Any:
     """The weight of each value; None for a feature of one value that cannot be empty."""
-    if kind.many is None and not has_weights(kind):
+    if kind.max_length is None and not has_weights(kind):
         return None
-    if kind.many is None or kind.weights is None:
+    if kind.max_length is None or kind.weights is None:
         return tf.cast(live, tf.float32)
-    given, present = columns.weights(kind.weights, column, kind.many)
+    given, present = columns.weights(kind.weights, column, kind.max_length)
     weights = rounded_to_float32(kind.weights, given, Statistics(), present)
     return tf.where(live, weights, tf.zeros_like(weights))
 
@@ -183,7 +183,7 @@ def _weights(kind: Bucketized | Hashed | Vocabulary | Ids, live: Any, columns: R
 def _encode_cross(name: str, kind: Crossed, encoded: Mapping[str, Encoded]) -> Encoded:
     keys = [encoded[key] for key in kind.keys]
     live = tf.reduce_all(tf.stack([key.live for key in keys]), axis=0)
-    if kind.missing is None:
+    if kind.fill_value is None:
         refuse(~live, f"{' or '.join(key.column for key in keys)}: a value is missing, and {name} is crossed with it")
     ids = cross_bucket([key.key for key in keys], kind)
     return Encoded(name, ids, ids, live, tf.cast(live, tf.float32) if has_weights(kind) else None)
@@ -193,8 +193,8 @@ def _assemble(features: FittedFeatures, encoded: Mapping[str, Encoded]) -> dict[
     """The inputs by name, in the spec's order."""
     made: dict[str, Any] = {}
     joined: list[Any] = []
-    for name, kind in features.kinds.items():
-        if getattr(kind, "key_only", False):
+    for name, kind in features.features.items():
+        if getattr(kind, "cross_only", False):
             continue
         one = encoded[name]
         if getattr(kind, "one_hot", False):
@@ -206,8 +206,8 @@ def _assemble(features: FittedFeatures, encoded: Mapping[str, Encoded]) -> dict[
             made[name] = one.output
         if made[name].dtype == tf.float32:
             joined.append(made[name] if made[name].shape.rank == 2 else tf.expand_dims(made[name], 1))
-    if features.join is not None:
-        made[features.join] = tf.concat(joined, axis=1)
+    if features.concat_into is not None:
+        made[features.concat_into] = tf.concat(joined, axis=1)
     return {tensor.name: made[tensor.name] for tensor in features.inputs}
 
 

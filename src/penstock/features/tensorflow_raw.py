@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import tensorflow as tf
 
 from penstock.errors import ConfigError
-from penstock.features.kinds import Bucketized, Crossed, Hashed, Ids, Kind, Numeric, Text, Vocabulary
+from penstock.features.kinds import Bucketized, Crossed, Feature, Hashed, Ids, Numeric, Text, Vocabulary
 
 RawKind: TypeAlias = Numeric | Bucketized | Hashed | Vocabulary | Ids | Text
 """A kind that reads a column."""
@@ -41,7 +41,7 @@ def length_column(column: str) -> str:
     return f"{column}_length"
 
 
-def raw_specs(kinds: Mapping[str, Kind]) -> dict[str, tf.TensorSpec]:
+def raw_specs(kinds: Mapping[str, Feature]) -> dict[str, tf.TensorSpec]:
     """The columns as tensors of any batch and any length, in the order in which the features read them.
 
     Raises:
@@ -55,7 +55,7 @@ def raw_specs(kinds: Mapping[str, Kind]) -> dict[str, tf.TensorSpec]:
             weights |= {getattr(kind, "weights", None) or raw_column(kind, name)} - {raw_column(kind, name)}
     specs: dict[str, tf.TensorSpec] = {}
     for column, found in readers.items():
-        is_list = getattr(found[0], "many", None) is not None
+        is_list = getattr(found[0], "max_length", None) is not None
         shape = (None, None) if is_list else (None,)
         specs[column] = _spec(column, shape, _common_dtype(column, found))
         if is_list:
@@ -86,7 +86,7 @@ def _length_spec(column: str, others: Collection[str]) -> tf.TensorSpec:
 class RawColumns:
     """The tensors of one batch, checked."""
 
-    def __init__(self, kinds: Mapping[str, Kind], tensors: Mapping[str, Any]) -> None:
+    def __init__(self, kinds: Mapping[str, Feature], tensors: Mapping[str, Any]) -> None:
         self._specs = raw_specs(kinds)
         self._tensors = {
             name: _checked(name, spec, tensors[name]) for name, spec in self._specs.items() if name in tensors

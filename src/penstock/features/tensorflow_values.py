@@ -55,7 +55,7 @@ def read(kind: RawKind, column: str, slots: Any, present: Any) -> Values:
     """The values of a feature, in the dtype that it computes with; `present` says which slots have a value."""
     missing = tf.zeros_like(present)
     if slots.dtype != tf.string:
-        missing |= _among(slots, [value for value in kind.ignore if not isinstance(value, str)])
+        missing |= _among(slots, [value for value in kind.missing_values if not isinstance(value, str)])
     if slots.dtype == tf.float64:
         missing |= tf.math.is_nan(slots)
     reader, tokens = _tokens(kind, column, slots, present & ~missing)
@@ -67,17 +67,17 @@ def _tokens(kind: RawKind, column: str, slots: Any, live: Any) -> tuple[ValueRea
     """What reads the kind's values in `encode`, and what these values stand for: numbers, integers, or strings."""
     if isinstance(kind, Numeric | Bucketized):
         refuse(live & tf.math.is_inf(slots), f"{column}: expected a finite number, got infinity")
-        return NumberReader(kind.ignore), slots
+        return NumberReader(kind.missing_values), slots
     if slots.dtype == tf.float64:
         slots = _integers(slots, live, column)
     if isinstance(kind, Ids):
-        return IdReader(kind.ignore), slots
+        return IdReader(kind.missing_values), slots
     if slots.dtype == tf.int64:
-        return CategoryReader(kind.ignore), tf.strings.as_string(slots)
+        return CategoryReader(kind.missing_values), tf.strings.as_string(slots)
     # In `encode` a string is characters.  Bytes that are none are refused here too, instead of hashed.
     characters = tf.strings.unicode_transcode(slots, "UTF-8", "UTF-8", errors="replace")
     refuse(live & (characters != slots), f"{column}: a string is not UTF-8")
-    return TextReader(kind.ignore) if isinstance(kind, Text) else CategoryReader(kind.ignore), slots
+    return TextReader(kind.missing_values) if isinstance(kind, Text) else CategoryReader(kind.missing_values), slots
 
 
 def _integers(slots: Any, live: Any, column: str) -> Any:

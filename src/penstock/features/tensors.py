@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input or one output of a model."""
 
     name: str

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.features.hashing import bucket_of, check_can_hash, hash_words
-from penstock.features.kinds import Hashed, StandIn, Vocabulary
+from penstock.features.kinds import FillValue, Hashed, Vocabulary
 
 
 class WordPlaces(Protocol):
     """Gives the ids of categories."""
 
     size: int
-    unknown_id: int | StandIn | None
+    unknown_id: int | FillValue | None
     """What becomes of a category that has no id: this one, nothing, or None where it is refused."""
 
     def find(self, words: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[int]]:
@@ -27,7 +27,7 @@ class WordPlaces(Protocol):
 class HashPlaces:
     """Buckets of the hash: every category has one."""
 
-    unknown_id: int | StandIn | None = None
+    unknown_id: int | FillValue | None = None
 
     def __init__(self, kind: Hashed) -> None:
         check_can_hash()
@@ -43,12 +43,12 @@ class KnownPlaces:
 
     def __init__(self, kind: Vocabulary, values: Sequence[str]) -> None:
         self._places = {value: place for place, value in enumerate(values)}
-        self._buckets = kind.oov_buckets
+        self._buckets = kind.num_oov_indices
         if self._buckets:
             check_can_hash()
-        self.size = len(values) + kind.oov_buckets
+        self.size = len(values) + kind.num_oov_indices
         unknown = kind.unknown
-        self.unknown_id: int | StandIn | None = self._places[unknown] if isinstance(unknown, str) else unknown
+        self.unknown_id: int | FillValue | None = self._places[unknown] if isinstance(unknown, str) else unknown
 
     def find(self, words: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[int]]:
         """The place of each word, or the bucket behind them."""

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 
 def arrays_taken(
-    inputs: Mapping[str, np.ndarray[Any, Any]], tensors: Sequence[Tensor]
+    inputs: Mapping[str, np.ndarray[Any, Any]], tensors: Sequence[TensorSpec]
 ) -> dict[str, np.ndarray[Any, Any]]:
     """The arrays that a graph takes, of exactly the dtypes it takes; others are left out.
 
@@ -30,7 +30,7 @@ def arrays_taken(
     return found
 
 
-def check_names(word: str, found: Collection[str], expected: Sequence[Tensor]) -> None:
+def check_names(word: str, found: Collection[str], expected: Sequence[TensorSpec]) -> None:
     """Refuse a graph that has other inputs than its manifest says.
 
     Raises:
@@ -41,7 +41,7 @@ def check_names(word: str, found: Collection[str], expected: Sequence[Tensor]) -
         raise ArtifactInvalid(f"the graph has the {word}s {sorted(found)}, but its manifest lists {sorted(names)}")
 
 
-def check_count(found: int, expected: Sequence[Tensor]) -> None:
+def check_count(found: int, expected: Sequence[TensorSpec]) -> None:
     """Refuse a graph that has another number of outputs than its manifest says.
 
     Raises:
@@ -51,7 +51,7 @@ def check_count(found: int, expected: Sequence[Tensor]) -> None:
         raise ArtifactInvalid(f"the graph has {found} outputs, but its manifest lists {[t.name for t in expected]}")
 
 
-def check_tensor_axes(tensor: Tensor, found: Sequence[Any]) -> None:
+def check_tensor_axes(tensor: TensorSpec, found: Sequence[Any]) -> None:
     """Refuse a graph whose input has other axes than its manifest says, as far as the graph tells them.
 
     `found` are the graph's axes, the batch first; one that is no number may be of any length.  A graph that tells no
@@ -71,7 +71,7 @@ def check_tensor_axes(tensor: Tensor, found: Sequence[Any]) -> None:
         )
 
 
-def check_tensor_dtype(word: str, tensor: Tensor, found: str) -> None:
+def check_tensor_dtype(word: str, tensor: TensorSpec, found: str) -> None:
     """Refuse a graph that has another dtype than its manifest says.
 
     Raises:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.batch_arrays import arrays_taken
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class Graph(Protocol):
     """An exported model that is open."""
 
     @property
-    def inputs(self) -> Sequence[Tensor]:
+    def inputs(self) -> Sequence[TensorSpec]:
         """What it takes."""
 
     @property
-    def outputs(self) -> Sequence[Tensor]:
+    def outputs(self) -> Sequence[TensorSpec]:
         """What it gives."""
 
     def run(self, inputs: Mapping[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
@@ -48,8 +48,8 @@ class MemoryGraph:
     def __init__(
         self,
         function: Callable[[Mapping[str, np.ndarray[Any, Any]]], list[np.ndarray[Any, Any]]],
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
     ) -> None:
         self._function = function
         self.inputs = tuple(inputs)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_axes, check_tensor_dtype
 from penstock.graphs.refusals import REFUSED, check_rows, refusals_from_text
 from penstock.graphs.words import WORDS, with_words, words_from_text
@@ -35,7 +35,7 @@ class OnnxGraph:
     """
 
     def __init__(
-        self, source: bytes | Path, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor], threads: int
+        self, source: bytes | Path, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], threads: int
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -77,7 +77,7 @@ class OnnxGraph:
             check_tensor_axes(tensor, taken[tensor.name].shape)
         given = self._session.get_outputs()
         if self._refusals:
-            check_tensor_dtype("output", Tensor(REFUSED, "int64"), DTYPES.get(given[-1].type, given[-1].type))
+            check_tensor_dtype("output", TensorSpec(REFUSED, "int64"), DTYPES.get(given[-1].type, given[-1].type))
             given = given[:-1]
         check_count(len(given), self.outputs)
         for tensor, node in zip(self.outputs, given, strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.graph import Graph
 
 
@@ -40,8 +40,8 @@ def open_graph(
     format: str,  # noqa: A002  # the word users know
     source: bytes | Path,
     *,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
     threads: int = 1,
     role: str = "model",
     beside: Graph | None = None,

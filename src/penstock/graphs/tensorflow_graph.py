@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
 from penstock.graphs.graph import Graph
 from penstock.graphs.native_stderr import without_lines
@@ -42,8 +42,8 @@ class TensorflowGraph:
         self,
         source: Path,
         *,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
         threads: int,
         role: str = "model",
         beside: Graph | None = None,
@@ -97,7 +97,7 @@ def _dtype(spec: Any) -> str:
     return "str" if spec.dtype == tf.string else str(spec.dtype.name)
 
 
-def _to_array(answer: Any, tensor: Tensor) -> np.ndarray[Any, Any]:
+def _to_array(answer: Any, tensor: TensorSpec) -> np.ndarray[Any, Any]:
     array: np.ndarray[Any, Any] = answer.numpy()
     if tensor.dtype != "str":
         return array.copy()  # what `numpy` returned may be TensorFlow's own memory

@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from penstock.errors import ArtifactInvalid
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.batch_arrays import arrays_taken, check_count, check_names, check_tensor_dtype
 
 
@@ -20,7 +20,7 @@ class TorchGraph:
     """A graph of the format "pt2"; the model is called with keyword arguments, as it was when it was exported."""
 
     def __init__(
-        self, source: bytes | Path, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor], threads: int
+        self, source: bytes | Path, *, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], threads: int
     ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)

@@ -193,7 +193,7 @@ class HostedEngine(Protocol):
 
     @property
     def inline_reasons(self) -> Mapping[str, int]:
-        """How many payloads of `slab_from` or more travelled inline, by `INLINE_REASONS`; empty without `slabs`."""
+        """How many payloads of `shm_threshold` or more travelled inline, by `INLINE_REASONS`; empty without `slabs`."""
 
     def refusal(
         self,
@@ -410,10 +410,10 @@ def files_of_workers(services: Sequence[Servable]) -> int:
 
 def _files_of_workers(service: Servable) -> int:
     files = sum(
-        FILES_PER_WORKER * stage.workers if stage.external is None else service.options.max_external_workers
+        FILES_PER_WORKER * stage.workers if stage.external is None else service.options.max_remote_workers
         for stage in service.stages
     )
-    if service.options.slab_bytes != 0:
+    if service.options.shm_bytes != 0:
         files += FILES_PER_SLAB * slab_count(
             [stage.external is None and not stage.concurrency for stage in service.stages]
         )
@@ -424,10 +424,10 @@ def check_sockets(services: Sequence[Servable], uds: str | None = None) -> None:
     """ConfigError where two of `services`, or one and the server at `uds`, are to listen on one path, by any names."""
     taken: dict[str, str] = {} if uds is None else {os.path.realpath(uds): "uds"}
     for service in services:
-        path = service.options.external_workers
+        path = service.options.remote_worker_socket
         if path is None:
             continue
-        owner = f"external_workers of service {service.name!r}"
+        owner = f"remote_worker_socket of service {service.name!r}"
         other = taken.setdefault(os.path.realpath(path), owner)
         if other != owner:
             raise ConfigError(f"{owner} and {other} have the same path {path!r}: each socket needs its own path")

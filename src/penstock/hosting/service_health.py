@@ -110,7 +110,7 @@ def _rounded(seconds: float | None) -> float | None:
 def stuck_because(services: Sequence[Servable], parts: Sequence[HostPart]) -> str:
     """Why this process will not go on by itself, and should be restarted; or "".
 
-    A stage that has given nothing back for `stall_dead` seconds is such a reason.
+    A stage that has given nothing back for `liveness_deadline` seconds is such a reason.
     """
     stuck = [why for part in parts if (why := part.stuck_because())]
     stuck += [why for service in services if (why := _dead_because(service))]
@@ -124,7 +124,7 @@ def _dead_because(service: Servable) -> str:
         return ""
     longest = max(engine.stages, key=lambda stage: stage.progress_age)
     age = longest.progress_age
-    if age < engine.options.stall_dead:
+    if age < engine.options.liveness_deadline:
         return ""
     return f"{service.name}: stage {longest.name!r} has work, but has completed no batch for {age:.0f} s"
 

@@ -156,7 +156,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
         for ending in ENDINGS:
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
         made["queued"].add_metric(label, engine.queued)
-        made["max_queued"].add_metric(label, service.options.max_queued)
+        made["max_queued"].add_metric(label, service.options.max_in_flight)
         made["backlog"].add_metric(label, engine.backlog_seconds)
         made["held"].add_metric(label, engine.held_bytes)
         made["answers"].add_metric(label, engine.answer_bytes)
@@ -221,7 +221,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "penstock_stage_progress_age_seconds",
         "Seconds since this stage last completed a batch, or since work arrived where it had none. 0 "
-        "while it has no work. From stall_unready on the service is unready.",
+        "while it has no work. From progress_deadline on the service is unready.",
         labels=STAGE,
     )
     hold = GaugeMetricFamily(
@@ -313,13 +313,13 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
         "penstock_stage_cuts",
         "Batches by the reason they were closed: full, idle (a worker was free and no delay was "
         "set), company (after a delay: all expected items arrived, or more were not worth the wait), "
-        "patience (the longest useful delay), waited (max_wait), gap (max_gap), bulk (a client batch "
+        "patience (the longest useful delay), waited (max_wait), gap (max_idle_gap), bulk (a client batch "
         "is never delayed), back (nor are jobs), alone (an item that must run alone), deadline, "
         "drain, retry (alone, after a worker was lost).",
         labels=(*STAGE, "reason"),
     )
     for service, stage in stages:
-        for reason, count in sorted(stage.counters.cuts.items()):
+        for reason, count in sorted(stage.counters.batches_closed.items()):
             cuts.add_metric((service, stage.name, str(reason)), count)
     yield cuts
 

@@ -14,7 +14,7 @@ def slab_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[
     labels = ("service", "memory")
     size = GaugeMetricFamily(
         "penstock_slab_bytes",
-        "Bytes of shared memory for large payloads (slab_bytes), by use: arrivals, or the results of "
+        "Bytes of shared memory for large payloads (shm_bytes), by use: arrivals, or the results of "
         "the stage of that name.",
         labels=labels,
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import (
-    EndedWithoutResult,
+    InputTooLarge,
     JobCancelled,
     JobConflict,
     JobError,
     JobExpired,
     JobFailed,
     JobNotFound,
-    JobTooLarge,
+    JobNotSucceeded,
     QueueFull,
     StoreUnavailable,
 )
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncJobQueue",
-    "EndedWithoutResult",
+    "InputTooLarge",
     "Job",
     "JobCancelled",
     "JobConflict",
@@ -35,8 +35,8 @@ __all__ = [
     "JobExpired",
     "JobFailed",
     "JobNotFound",
+    "JobNotSucceeded",
     "JobQueue",
-    "JobTooLarge",
     "QueueFull",
     "StoreUnavailable",
     "connect",

@@ -51,7 +51,7 @@ class Claiming:
     `catch_up` renews what has to be, and says after how many seconds it is to be asked again before a claim; 0: claim.
     `claim` asks the store for what fits into rooms.  `begin` takes each job that is held from then on, `renewed` each
     that was held before.  `is_done` says whether nothing is left to do in the queue.  `downloads` is how many inputs of
-    a service are fetched at a time, and `max_held_bytes` how many bytes may be held for one.
+    a service are fetched at a time, and `max_buffered_bytes` how many bytes may be held for one.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Claiming:
                 await wait_on(self._clock, self._changed, min(rest, TICK_SECONDS))
                 continue
             # Kinds that are to be asked for soon are asked for now: else an idle consumer would call for each of them.
-            rooms = {kind: room for kind, room in rooms.items() if rests[kind] <= self._options.poll / 2}
+            rooms = {kind: room for kind, room in rooms.items() if rests[kind] <= self._options.poll_interval / 2}
             try:
                 if rest := await self._catch_up():
                     await self._rest(rest)
@@ -150,7 +150,7 @@ class Claiming:
             # Where there were fewer than asked for there may be more all the same: bytes are bounded, too.
             with_jobs = {(job.service, job.input_url is not None) for job in claimed}
             with_jobs = {(service or self._default, fetched) for service, fetched in with_jobs}
-            self._rests |= {kind: self._clock.now() + self._options.poll for kind in rooms.keys() - with_jobs}
+            self._rests |= {kind: self._clock.now() + self._options.poll_interval for kind in rooms.keys() - with_jobs}
             self._fetched_first = not self._fetched_first
             if not claimed and self._options.until_empty and await self._is_done():
                 return True
@@ -178,7 +178,7 @@ class Claiming:
                 held_bytes=self._holding.bytes_of(name),
                 window=target.batch_items,
                 downloads=downloads,
-                concurrency=self._options.concurrency,
+                concurrency=self._options.max_in_flight_jobs,
                 max_bytes=self._max_held_bytes,
                 fetched_first=self._fetched_first,
             )

@@ -98,12 +98,14 @@ class Consumer:
             name: max(LEAST_TRANSFERS, min(MOST_TRANSFERS, 2 * target.batch_items))
             for name, target in self._targets.items()
         }
-        max_held_bytes = max(1, options.max_held_bytes // len(self._targets))
+        max_held_bytes = max(1, options.max_buffered_bytes // len(self._targets))
         self._store_threads = threads(4, "penstock-store")
         self._file_threads = threads(FILE_THREADS, "penstock-files")
         self._transfer_threads = {name: threads(2 * most, "penstock-transfer") for name, most in at_once.items()}
-        folder = Path(options.spool).resolve() if options.spool is not None else None
-        self.spool = Spool(folder, max(1, options.max_spool // len(self._targets)), self.holding, self._file_threads)
+        folder = Path(options.spool_dir).resolve() if options.spool_dir is not None else None
+        self.spool = Spool(
+            folder, max(1, options.max_spool_bytes // len(self._targets)), self.holding, self._file_threads
+        )
         self.renewing = Renewing(
             open_store,
             self.holding,
@@ -304,8 +306,8 @@ class Consumer:
             "held_bytes": self.holding.nbytes,
             "store_up": self.store_watch.up,
             "store_error": self.store_watch.why,
-            "waiting": stats.waiting if stats is not None else None,
-            "oldest_waiting_seconds": stats.oldest_waiting if stats is not None else None,
+            "waiting": stats.queued if stats is not None else None,
+            "oldest_waiting_seconds": stats.oldest_queued_seconds if stats is not None else None,
         }
 
     # -- claims -------------------------------------------------------------------------------------------------------
@@ -351,7 +353,7 @@ class Consumer:
             await self._left.tell(stats)
         except STORE_TROUBLE:
             return False
-        if stats.scheduled or stats.waiting or stats.leased:
+        if stats.scheduled or stats.queued or stats.running:
             return False
         return await self._deliveries.deliver_all()
 

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from penstock.core.clock import Clock, calling_later
-from penstock.errors import TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRejected
 from penstock.hosting.fault_points import hit
 from penstock.hosting.guarded_log import guarded_logger
 from penstock.hosting.loop_clock import wait_on
@@ -189,7 +189,7 @@ class Deliveries:
             stats = await self._store_threads.run(self._consumer.store.stats)
         except STORE_TROUBLE:
             return False
-        return not self._moves and stats.undelivered <= len(self._left_to_others)
+        return not self._moves and stats.pending_outputs <= len(self._left_to_others)
 
     def end(self) -> None:
         """Begin nothing more; what a thread is at goes on until it is done, and nobody hears of it."""
@@ -236,7 +236,7 @@ class Deliveries:
                 continue
             try:
                 target = self._transfers.target_of(delivery.output)
-            except TransferRefused as error:
+            except TransferRejected as error:
                 if key not in self._left_to_others:
                     self._left_to_others.add(key)
                     log.error(  # noqa: TRY400
@@ -271,7 +271,7 @@ class Deliveries:
 
     async def _make(self, target: str, lane: Lane, move: Move) -> None:
         """Move one output, and begin with the next."""
-        with calling_later(self._clock, self._options.download_timeout, partial(self._late, lane, move)):
+        with calling_later(self._clock, self._options.transfer_timeout, partial(self._late, lane, move)):
             made = await self._lane_threads[target].run(partial(self._move, move.delivery))
         now = self._clock.now()
         lane.moving -= 1
@@ -286,9 +286,9 @@ class Deliveries:
 
     def _late(self, lane: Lane, move: Move) -> None:
         move.late = True
-        seconds = self._options.download_timeout
+        seconds = self._options.transfer_timeout
         log.warning(
-            "the output of job %s was not moved to its URL within %g s (download_timeout); still trying",
+            "the output of job %s was not moved to its URL within %g s (transfer_timeout); still trying",
             move.delivery.job_id,
             seconds,
         )
@@ -305,7 +305,7 @@ class Deliveries:
         except TransferFailed as error:
             log.warning("cannot move the output of job %s to its URL, trying again later: %s", delivery.job_id, error)
             return False
-        except TransferRefused as error:  # to ask again would be in vain
+        except TransferRejected as error:  # to ask again would be in vain
             what = (
                 "was lost, it cannot be moved to its URL"
                 if delivery.fence

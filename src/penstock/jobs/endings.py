@@ -10,12 +10,12 @@ import msgspec
 
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import content_codec
-from penstock.errors import ConfigError, EndedWithoutResult, JobCancelled, JobExpired, JobFailed, JobNotFound
+from penstock.errors import ConfigError, JobCancelled, JobExpired, JobFailed, JobNotFound, JobNotSucceeded
 from penstock.jobs.job import Job, StoredResult
 from penstock.jobs.rules.attempts import MOST_ATTEMPTS
 from penstock.jobs.rules.job_states import JobState
 
-_WITHOUT_RESULT: Final[dict[JobState, type[EndedWithoutResult]]] = {
+_WITHOUT_RESULT: Final[dict[JobState, type[JobNotSucceeded]]] = {
     JobState.DEAD: JobFailed,
     JobState.CANCELLED: JobCancelled,
     JobState.EXPIRED: JobExpired,
@@ -40,7 +40,7 @@ def refuse_without_result(job: Job) -> None:
         told += f": {problem.type}: {problem.message}" if problem.type else f": {problem.message}"
         details |= {"type_name": problem.type, "traceback": problem.traceback}
     if kind is JobFailed:
-        details["cause"] = cause_of_death(job.attempts)
+        details["cause"] = cause_of_death(job.failures)
     raise kind(told, **details)
 
 
@@ -62,8 +62,8 @@ def read_result(stored: StoredResult) -> Any:
     Raises:
         ConfigError: it is an array, and numpy is not installed.
     """
-    if stored.output is not None:
-        return stored.output
+    if stored.output_url is not None:
+        return stored.output_url
     codec = content_codec(stored.content_type.encode())
     if codec is Codec.JSON:
         return msgspec.json.decode(stored.body)

@@ -13,20 +13,20 @@ from penstock.jobs.rules.job_states import ENDED, JobState
 class Attempt(msgspec.Struct, frozen=True):
     """One claim of a job."""
 
-    run: int
+    generation: int
     """The run it belongs to, from 1."""
-    fence: int
+    fencing_token: int
     """Its number: larger than that of every claim before it, in all runs."""
-    holder: str
+    consumer_id: str
     """The consumer that claimed the job."""
-    claimed: float
-    ended: float | None = None
+    started_at: float
+    finished_at: float | None = None
     """When it ended, as far as the store has heard; None while it may go on."""
     cause: str = ""
     """Why it ended: a cause (see `rules.attempts`), or the state that ended the run; "" while it may go on."""
 
 
-class JobProblem(msgspec.Struct, frozen=True):
+class AttemptError(msgspec.Struct, frozen=True):
     """Why an attempt of a job failed."""
 
     type: str
@@ -42,27 +42,27 @@ class Job(msgspec.Struct, frozen=True):
     id: str
     queue: str
     state: JobState
-    created: float
+    created_at: float
     service: str = ""
     """The service that it is for; "" is any."""
-    run: int = 1
+    generation: int = 1
     """How often it was begun from the start: 1, and one more for each `retry`."""
-    attempts: dict[str, int] = {}
+    failures: dict[str, int] = {}
     """The attempts of this run that count, by cause."""
-    history: tuple[Attempt, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
     """The last hundred claims, oldest first, of all runs."""
-    ended: float | None = None
+    finished_at: float | None = None
     priority: int = 0
-    not_before: float | None = None
+    scheduled_at: float | None = None
     """The moment from which it may be claimed, while it is scheduled; else None."""
-    deadline: float | None = None
-    error: JobProblem | None = None
+    expires_at: float | None = None
+    error: AttemptError | None = None
     """Why the last attempt of this run that failed did so; None where none did, or where the job succeeded."""
     input_url: str | None = None
-    output: str | None = None
+    output_url: str | None = None
 
     @property
-    def has_ended(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether its run has ended."""
         return self.state in ENDED
 
@@ -76,24 +76,24 @@ class StoredResult(msgspec.Struct, frozen=True):
 
     body: bytes
     content_type: str
-    output: str | None = None
+    output_url: str | None = None
 
 
 class Stats(msgspec.Struct, frozen=True):
     """What lies in a queue."""
 
     scheduled: int = 0
-    waiting: int = 0
-    leased: int = 0
+    queued: int = 0
+    running: int = 0
     succeeded: int = 0
     dead: int = 0
     cancelled: int = 0
     expired: int = 0
-    oldest_waiting: float = 0.0
+    oldest_queued_seconds: float = 0.0
     """For how many seconds the oldest waiting job has waited since it was submitted or fell due; 0 without one."""
-    backlog_seconds: float = 0.0
+    estimated_backlog_seconds: float = 0.0
     """The waiting jobs times the seconds that the model takes for one."""
-    undelivered: int = 0
+    pending_outputs: int = 0
     """The jobs whose run has ended and for whose outputs something is left to do: see `store.Delivery`."""
     paused: bool = False
     """Whether nothing is claimed until `resume`."""

@@ -28,7 +28,7 @@ class JobCrossing:
     def __init__(self, service: Servable) -> None:
         first, last = service.stages[0], service.stages[-1]
         item, result = first.signature().item, last.signature().result
-        allow_nan = service.options.allow_nan
+        allow_nan = service.options.nan_as_null
         self.outside_first = first.crossing is not Codec.PICKLE
         """Whether the input goes to workers from outside."""
         self.outside_last = last.crossing is not Codec.PICKLE

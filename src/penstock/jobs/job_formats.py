@@ -13,7 +13,7 @@ from penstock.codec.annotations import takes_file
 from penstock.codec.formats import Codec
 from penstock.codec.media_types import answer_codec, content_codec, media_names, too_long
 from penstock.codec.text import cut_middle
-from penstock.errors import FormatNotGiven, FormatNotTaken
+from penstock.errors import NotAcceptable, UnsupportedMediaType
 from penstock.hosting.servable import Servable
 from penstock.jobs.job_crossing import JobCrossing
 
@@ -59,21 +59,21 @@ class JobTarget:
             workers = max(1, sum([worker.state.up for worker in there]))
         elif first.concurrency:
             workers *= first.concurrency
-            if first.options.max_batches is not None:
-                workers = min(workers, first.options.max_batches)
+            if first.options.max_in_flight_batches is not None:
+                workers = min(workers, first.options.max_in_flight_batches)
         return workers * (first.batch.max_size if first.batch is not None else 1)
 
     def check_inline(self) -> None:
-        """Do nothing, or raise FormatNotTaken where an input must come from a URL."""
+        """Do nothing, or raise UnsupportedMediaType where an input must come from a URL."""
         if self.takes_file:
-            raise FormatNotTaken(f"service {self.service.name!r} takes a file: submit the job with an input_url")
+            raise UnsupportedMediaType(f"service {self.service.name!r} takes a file: submit the job with an input_url")
 
     def formats(self, content_type: str, accept: str) -> JobFormats:
         """The formats for an input of `content_type` whose result is to be one of `accept`.
 
         Raises:
-            FormatNotTaken: the service does not take the one.
-            FormatNotGiven: it cannot give the other.
+            UnsupportedMediaType: the service does not take the one.
+            NotAcceptable: it cannot give the other.
         """
         found = self._known.get((content_type, accept))
         if found is None:
@@ -90,14 +90,14 @@ class JobTarget:
             codec = Codec.PICKLE  # of the path, made here; see `Steps`
         if codec is None or codec not in self._accepts:
             shown = cut_middle(content_type, _SHOWN_BYTES)
-            raise FormatNotTaken(
+            raise UnsupportedMediaType(
                 f"service {self.service.name!r} does not accept the content type {shown!r}; it accepts "
                 f"{media_names(self._accepts)}"
             )
         offered = self._preferred(codec)
         answer = None if too_long(wanted) else answer_codec(wanted, offered)
         if answer is None:
-            raise FormatNotGiven(
+            raise NotAcceptable(
                 f"service {self.service.name!r} cannot produce {cut_middle(accept, _SHOWN_BYTES)!r}; it "
                 f"produces {media_names(offered)}"
             )

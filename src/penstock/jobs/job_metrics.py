@@ -64,7 +64,7 @@ class JobCollector(Collector):
         yield _gauge("penstock_jobs_held", "Jobs that this consumer holds a lease of.", queue, len(consumer.holding))
         yield _gauge(
             "penstock_jobs_held_bytes",
-            "Bytes of inputs and results in memory. At max_held_bytes no more jobs are claimed.",
+            "Bytes of inputs and results in memory. At max_buffered_bytes no more jobs are claimed.",
             queue,
             consumer.holding.nbytes,
         )
@@ -99,14 +99,14 @@ class JobCollector(Collector):
                 "penstock_jobs_oldest_waiting_seconds",
                 "Time that the oldest waiting job has waited.",
                 queue,
-                stats.oldest_waiting,
+                stats.oldest_queued_seconds,
             )
             yield _gauge(
                 "penstock_jobs_backlog_seconds",
                 "Estimated work in the queue: waiting jobs times model seconds per job. Divide by the number "
                 "of workers for the time to completion.",
                 queue,
-                stats.backlog_seconds,
+                stats.estimated_backlog_seconds,
             )
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from penstock.codec.formats import MEDIA_TYPES
 from penstock.codec.media_types import answer_codec, content_codec, too_long
-from penstock.errors import ConfigError, TransferRefused
+from penstock.errors import ConfigError, TransferRejected
 from penstock.jobs.stores.urls import masked
 from penstock.spelling import nearest
 from penstock.transfer.places import parse_file_or_object
@@ -52,7 +52,7 @@ class JobOptions:
     """The service that it is for; "" is any."""
     input_url: str | None = None
     """Where its input is, if it is not in the store."""
-    output: str | None = None
+    output_url: str | None = None
     """Where its result is to be written; None keeps it in the store."""
     content_type: str | None = None
     """The media type of its input; None is what the input is written as."""
@@ -150,7 +150,7 @@ def _check_url(name: str, url: object) -> None:
         raise ConfigError(f"{name}: scheme {scheme}:// is not supported{hint}")
     try:
         parse_file_or_object(url)
-    except TransferRefused as error:
+    except TransferRejected as error:
         raise ConfigError(f"{name}: {error}") from None
 
 

@@ -68,7 +68,7 @@ class JobWaits:
             JobNotFound: somebody has purged it meanwhile.
             StoreUnavailable: the time is up, and the store did not answer lately.
         """
-        if job.has_ended or seconds <= 0 or self._let_go:
+        if job.is_finished or seconds <= 0 or self._let_go:
             return job
         wait = _Wait(job, asyncio.get_running_loop().create_future())
         self._waits.add(wait)
@@ -126,7 +126,7 @@ class JobWaits:
                 wait.error = no_such_job(wait.job.id)
             else:
                 wait.job = job
-            if job is None or job.has_ended:
+            if job is None or job.is_finished:
                 wait.end()
             else:
                 self._look_later(wait)

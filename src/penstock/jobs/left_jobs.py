@@ -43,14 +43,14 @@ class LeftJobs:
         Raises:
             StoreUnavailable, ConfigError: the store does not answer.
         """
-        left = stats.waiting + stats.scheduled
+        left = stats.queued + stats.scheduled
         if not left or self._clock.now() < self._looked + REST_SECONDS:
             return
         self._looked = self._clock.now()
         if stats.paused:
             why = "the queue is paused; continue with `penstock jobs resume`"
         else:
-            jobs = [*await self._of(JobState.WAITING), *await self._of(JobState.SCHEDULED)]
+            jobs = [*await self._of(JobState.QUEUED), *await self._of(JobState.SCHEDULED)]
             names = sorted({job.service for job in jobs} - {"", *self._services})
             why = (
                 f"they are for services that this consumer does not have: {list_ids(names, len(names))}"

@@ -86,4 +86,4 @@ def is_forgotten(hold: Hold, job: Job | None) -> bool:
     """Whether a store that knows `job` so, None where it knows none, has forgotten that it gave this hold."""
     if job is None:
         return True
-    return not job.history or job.history[-1].fence < hold.fence
+    return not job.attempts or job.attempts[-1].fencing_token < hold.fence

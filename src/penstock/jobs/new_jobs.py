@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.errors import ConfigError, JobTooLarge
+from penstock.errors import ConfigError, InputTooLarge
 from penstock.jobs.inputs import JobInput, is_same_input
 from penstock.jobs.job_options import JobOptions, check_deadline
 from penstock.jobs.store import KeptInput, NewJob
@@ -25,19 +25,19 @@ MAX_INLINE: Final = 256 * 1024
 """The largest input in a store, in bytes, unless somebody has set another bound."""
 
 
-def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inline: int = MAX_INLINE) -> NewJob:
+def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inline_bytes: int = MAX_INLINE) -> NewJob:
     """The job that `options` ask for.
 
     Args:
         given: the input, or None where `options` name its URL.
         options: what is asked of the job.
         now: the moment of submission, in Unix seconds.
-        max_inline: the largest input, in bytes; 0 takes only empty ones.
+        max_inline_bytes: the largest input, in bytes; 0 takes only empty ones.
 
     Raises:
         ConfigError: there is no input, or it is given twice; the deadline has passed, or is more than ten years
             ahead.
-        JobTooLarge: the input has more bytes than `max_inline`.
+        InputTooLarge: the input has more bytes than `max_inline_bytes`.
     """
     if given is not None and options.input_url is not None:
         raise ConfigError("give input or input_url, not both")
@@ -45,9 +45,9 @@ def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inli
         raise ConfigError("a job needs an input or an input_url")
     check_deadline(options.deadline, now)
     body, content_type, canonical = given or JobInput(b"", options.content_type or "", b"")
-    if len(body) > max_inline:
-        raise JobTooLarge(
-            f"the input has {len(body)} bytes, more than max_inline ({max_inline}): store it in a file or "
+    if len(body) > max_inline_bytes:
+        raise InputTooLarge(
+            f"the input has {len(body)} bytes, more than max_inline_bytes ({max_inline_bytes}): store it in a file or "
             "a bucket and submit its input_url"
         )
     return NewJob(
@@ -59,13 +59,13 @@ def new_job(given: JobInput | None, options: JobOptions, *, now: float, max_inli
         key=options.key,
         digest=_digest(
             canonical,
-            (content_type, options.accept, options.service, options.priority, options.input_url, options.output),
+            (content_type, options.accept, options.service, options.priority, options.input_url, options.output_url),
         ),
         priority=options.priority,
         delay=float(options.delay),
         deadline=None if options.deadline is None else float(options.deadline),
         input_url=options.input_url,
-        output=options.output,
+        output=options.output_url,
     )
 
 

@@ -42,7 +42,7 @@ class ShownJob(NamedTuple):
     @classmethod
     def of(cls, job: Job) -> ShownJob:
         """The job as it is now."""
-        return cls(job.id, job.has_ended, msgspec.json.encode(job))
+        return cls(job.id, job.is_finished, msgspec.json.encode(job))
 
 
 class ShownResult(NamedTuple):
@@ -75,10 +75,10 @@ class QueuePort:
         clock: Clock,
         threads: Callable[[int, str], CallThreads] = CallThreads,
     ) -> None:
-        self.max_inline = options.max_inline
+        self.max_inline = options.max_inline_bytes
         self._rules = SubmitRules(services, options)
         self._calls = QueueCalls(connect, now=clock.now, threads=threads)
-        self._waits = JobWaits(lambda ids: self._calls.run(lambda queue: queue.look(ids)), clock)
+        self._waits = JobWaits(lambda ids: self._calls.run(lambda queue: queue.get_many(ids)), clock)
 
     # -- the life of the port -----------------------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ def _submit(body: bytes, options: Mapping[str, Any], queue: JobQueue) -> ShownJo
 
 
 def _result(job_id: str, queue: JobQueue) -> ShownResult | None:
-    found = queue.stored_result(job_id)
+    found = queue.raw_result(job_id)
     if found is None:
         return None
-    if found.output is not None:
-        return ShownResult(msgspec.json.encode({"output": found.output}), JSON)
+    if found.output_url is not None:
+        return ShownResult(msgspec.json.encode({"output": found.output_url}), JSON)
     return ShownResult(found.body, found.content_type)

@@ -18,7 +18,7 @@ from penstock.hosting.guarded_log import guarded_logger
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.held_work import HeldWork, Holding
 from penstock.jobs.own_folder import OwnFolder
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd
 
@@ -97,7 +97,7 @@ class Spool:
         except OSError as error:
             log.error("the result of job %s in the spool is lost, computing it again: %s", job.claimed.id, error)  # noqa: TRY400
             self.forget(job)
-            job.end = AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED, transfers=end.transfers)
+            job.end = AttemptEnd(job.hold, JobState.QUEUED, cause=FailureCause.RELEASED, transfers=end.transfers)
             return job.end
         return msgspec.structs.replace(end, result=result)
 

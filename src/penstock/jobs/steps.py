@@ -29,10 +29,10 @@ from penstock.errors import (
     InvalidItem,
     RequestError,
     StageFailed,
+    TransferCancelled,
     TransferError,
     TransferFailed,
-    TransferRefused,
-    TransferStopped,
+    TransferRejected,
     WorkerLost,
 )
 from penstock.hosting.fault_log import FaultLog
@@ -40,10 +40,10 @@ from penstock.hosting.fault_points import hit
 from penstock.jobs.call_threads import CallThreads
 from penstock.jobs.held_work import HeldWork, Holding, JobStep
 from penstock.jobs.host_places import HostPlaces
-from penstock.jobs.job import JobProblem
+from penstock.jobs.job import AttemptError
 from penstock.jobs.job_counters import JobCounters
 from penstock.jobs.job_formats import JobFormats, JobTarget
-from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause, judge, rest_bound
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, FailureCause, judge, rest_bound
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.spool import Spool
 from penstock.jobs.store import AttemptEnd
@@ -60,7 +60,7 @@ class Steps:
 
     `threads` and `uploads` are for each service: the threads of its transfers, and how many of its outputs are stored
     at a time; whoever claims bounds the inputs.  `file_threads` do what only our own disk and processor can hold up.
-    `max_held_bytes` is how many bytes may be held for a service.  `fence_holds` asks the store whether the job is still
+    `max_buffered_bytes` is how many bytes may be held for a service.  `fence_holds` asks the store whether the job is still
     ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and `boot`
     the time on the clock of leases.
     """
@@ -132,7 +132,7 @@ class Steps:
             else:
                 target.check_inline()
                 body = target.crossing.item(claimed.body, formats.codec_in)
-        except (InvalidItem, StageFailed, TransferRefused) as error:
+        except (InvalidItem, StageFailed, TransferRejected) as error:
             self._fail(job, error)
             return
         if claimed.input_url is None:
@@ -172,7 +172,7 @@ class Steps:
     async def _download(self, job: HeldWork, target: JobTarget, formats: JobFormats, url: str) -> None:
         if not await self._lease(job):
             return
-        self._enter(job, JobStep.DOWNLOAD, self._options.download_timeout + STEP_GRACE_SECONDS)
+        self._enter(job, JobStep.DOWNLOAD, self._options.transfer_timeout + STEP_GRACE_SECONDS)
         hit("before_download")
         try:
             got = await self._threads[job.service].run(
@@ -273,14 +273,14 @@ class Steps:
         """Store what was computed."""
         hit("after_compute")
         self._holding.resize(job, len(result))
-        most = self._options.max_inline
+        most = self._options.max_inline_bytes
         if job.claimed.output is not None:
             self._spawn(job, self._upload(job, job.claimed.output, result, media))
         elif len(result) > most:
             self._fail(
                 job,
                 InvalidItem(
-                    f"the result has {len(result)} bytes, more than max_inline ({most}): submit the job with "
+                    f"the result has {len(result)} bytes, more than max_inline_bytes ({most}): submit the job with "
                     "output= and a URL to store it at"
                 ),
             )
@@ -318,7 +318,7 @@ class Steps:
             if self._transfers.is_put_in_place(output) and not await self._fence_holds(job):
                 return 0.0  # lost: the next look at the lease says so; or unknown: it waits for a renewal
             # Now, because the store may have been asked in vain for long, behind the calls of many others.
-            job.enter(JobStep.UPLOAD, self._clock.now(), self._options.download_timeout + STEP_GRACE_SECONDS)
+            job.enter(JobStep.UPLOAD, self._clock.now(), self._options.transfer_timeout + STEP_GRACE_SECONDS)
             await self._threads[job.service].run(
                 partial(
                     self._transfers.write_output,
@@ -330,20 +330,20 @@ class Steps:
                     lambda: job.useless,
                 )
             )
-        except TransferStopped:
+        except TransferCancelled:
             return 0.0  # the look at the lease ends it
         except TransferFailed as error:
-            tries = claimed.attempts.get(Cause.TRANSFER, 0) + end.transfers + 1
-            if tries >= MOST_ATTEMPTS[Cause.TRANSFER]:
-                self._fail(job, error, {**claimed.attempts, Cause.TRANSFER: tries - 1})
+            tries = claimed.attempts.get(FailureCause.TRANSFER, 0) + end.transfers + 1
+            if tries >= MOST_ATTEMPTS[FailureCause.TRANSFER]:
+                self._fail(job, error, {**claimed.attempts, FailureCause.TRANSFER: tries - 1})
                 return None
-            self._counters.attempt_failed(Cause.TRANSFER)
+            self._counters.attempt_failed(FailureCause.TRANSFER)
             assert job.end is not None
             job.end = msgspec.structs.replace(job.end, transfers=end.transfers + 1)
             await self._spool.spill(job)
             # Half of the rest is certain: what is tried again and again from memory must not come in a burst.
-            return rest_bound(self._options.backoff, tries - 1) * (0.5 + 0.5 * self._draw())
-        except TransferRefused as error:
+            return rest_bound(self._options.retry_backoff, tries - 1) * (0.5 + 0.5 * self._draw())
+        except TransferRejected as error:
             self._fail(job, error)
             return None
         hit("after_upload")
@@ -366,15 +366,15 @@ class Steps:
         if cause is None:
             self._end(job, AttemptEnd(job.hold, JobState.EXPIRED, problem=_problem(error)))
             return
-        if cause is Cause.RELEASED:
+        if cause is FailureCause.RELEASED:
             self._release(job)
             return
         alone = not isinstance(error, WorkerLost) or error.alone
         before = job.claimed.attempts if attempts is None else attempts
-        judged = judge(before, cause, alone=alone, backoff=self._options.backoff, draw=self._draw())
+        judged = judge(before, cause, alone=alone, backoff=self._options.retry_backoff, draw=self._draw())
         if isinstance(error, RequestError):
             self._faults.report(error, [job.claimed.id])
-        again = JobState.SCHEDULED if judged.rest else JobState.WAITING
+        again = JobState.SCHEDULED if judged.rest else JobState.QUEUED
         self._end(
             job,
             AttemptEnd(
@@ -398,7 +398,7 @@ class Steps:
             self._release(job)
 
     def _release(self, job: HeldWork) -> None:
-        self._end(job, AttemptEnd(job.hold, JobState.WAITING, cause=Cause.RELEASED))
+        self._end(job, AttemptEnd(job.hold, JobState.QUEUED, cause=FailureCause.RELEASED))
 
     def _end(self, job: HeldWork, end: AttemptEnd) -> None:
         if job.step is not None:
@@ -470,29 +470,29 @@ class Steps:
             self._broke(error)
 
 
-def cause_of(error: RequestError | TransferError) -> Cause | None:
+def cause_of(error: RequestError | TransferError) -> FailureCause | None:
     """The cause that an attempt's error stands for; None where the job's own deadline has passed."""
     match error:
-        case InvalidItem() | TransferRefused():
-            return Cause.INPUT
+        case InvalidItem() | TransferRejected():
+            return FailureCause.INVALID_INPUT
         case StageFailed():
-            return Cause.APPLICATION
+            return FailureCause.APPLICATION
         case WorkerLost():
-            return Cause.CRASH
+            return FailureCause.WORKER_LOST
         case TransferFailed():
-            return Cause.TRANSFER
+            return FailureCause.TRANSFER
         case DeadlineExceeded():
             return None
         case _:
-            # Cancelled, TransferStopped: this process ends.  NotReady: the service stopped or failed under the job.
-            return Cause.RELEASED
+            # Cancelled, TransferCancelled: this process ends.  NotReady: the service stopped or failed under the job.
+            return FailureCause.RELEASED
 
 
-def _problem(error: Exception) -> JobProblem:
+def _problem(error: Exception) -> AttemptError:
     if isinstance(error, StageFailed):
-        return JobProblem(error.type_name, error.message, error.traceback)
+        return AttemptError(error.type_name, error.message, error.traceback)
     kind = type(error)
-    return JobProblem(f"{kind.__module__}.{kind.__qualname__}", str(error))
+    return AttemptError(f"{kind.__module__}.{kind.__qualname__}", str(error))
 
 
 def _resolve(waiting: asyncio.Future[None]) -> None:

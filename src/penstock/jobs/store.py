@@ -49,12 +49,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from penstock.errors import ConfigError, StoreUnavailable
-from penstock.jobs.job import Job, JobProblem, Stats, StoredResult
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.job import AttemptError, Job, Stats, StoredResult
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.transfer.places import host_of
 
-LEASE_RAN_OUT = JobProblem(type="", message="lease expired: its consumer sent no renewal")
+LEASE_RAN_OUT = AttemptError(type="", message="lease expired: its consumer sent no renewal")
 """The error of a job whose last attempt was lost."""
 
 STORE_TROUBLE = (StoreUnavailable, ConfigError)
@@ -186,7 +186,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
 
     hold: Hold
     to: JobState
-    cause: Cause | None = None
+    cause: FailureCause | None = None
     """Why the attempt failed, where `to` is DEAD, WAITING or SCHEDULED."""
     counts: bool = False
     """Whether the attempt is counted under its cause."""
@@ -194,7 +194,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     """Whether the job runs alone from now on."""
     rest: float = 0.0
     """The seconds until it may be claimed, where `to` is SCHEDULED."""
-    problem: JobProblem | None = None
+    problem: AttemptError | None = None
     result: bytes = b""
     """The result, where `to` is SUCCEEDED and the job has no `output`."""
     content_type: str = ""
@@ -209,7 +209,7 @@ def wrote_nothing(end: AttemptEnd, first_fence: int | None) -> bool:
     A job whose input or output is refused dies at its first attempt, and nothing is left to deliver: its output may be
     a place that no consumer may ever write to.
     """
-    return end.to is JobState.DEAD and end.cause is Cause.INPUT and end.hold.fence == first_fence
+    return end.to is JobState.DEAD and end.cause is FailureCause.INVALID_INPUT and end.hold.fence == first_fence
 
 
 class Delivery(msgspec.Struct, frozen=True):
@@ -330,7 +330,7 @@ class Store(Protocol):
     def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
         """Expire what waits beyond its deadline, and forget what ended longer ago than it is kept.
 
-        `keep` and `keep_dead` are in seconds; dead jobs are kept for `keep_dead`.  Keys are kept as long as their jobs.
+        `keep` and `dead_ttl` are in seconds; dead jobs are kept for `dead_ttl`.  Keys are kept as long as their jobs.
         `seconds_per_job` is how long the model takes for a job, where the caller knows; `stats` needs it.
         """
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.errors import ConfigError, TransferRefused
+from penstock.errors import ConfigError, TransferRejected
 from penstock.hosting.servable import Servable
 from penstock.jobs.job_formats import JobTarget
 from penstock.jobs.job_options import read_job_options
@@ -39,8 +39,8 @@ class SubmitRules:
         Raises:
             ConfigError: an option is not known or has a value that it cannot have; the service is not known, or is not
                 named where there are several.
-            FormatNotTaken, FormatNotGiven: the service does not take the input's media type, or gives none of `accept`.
-            TransferRefused: the input's or the output's place is not allowed.
+            UnsupportedMediaType, NotAcceptable: the service does not take the input's media type, or gives none of `accept`.
+            TransferRejected: the input's or the output's place is not allowed.
         """
         target = self._target(given.get("service", ""))
         if given.get("input_url") is None:
@@ -50,11 +50,11 @@ class SubmitRules:
         options = read_job_options(given)
         for url, check in (
             (options.input_url, self._places.check_input),
-            (options.output, self._places.check_output),
+            (options.output_url, self._places.check_output),
         ):
             if url is not None:
                 if not self._allow_file and isinstance(parse_file_or_object(url), FilePlace):
-                    raise TransferRefused(
+                    raise TransferRejected(
                         "file:// URLs are not allowed over HTTP; allow them with --allow-file-from-http"
                     )
                 check(url)

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
-from penstock.errors import ConfigError, InvalidItem, JobConflict, JobTooLarge
+from penstock.errors import ConfigError, InputTooLarge, InvalidItem, JobConflict
 from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.endings import no_such_job, refuse_without_result
 from penstock.jobs.inputs import JobInput, encode_job_input
@@ -45,25 +45,25 @@ MOST_LISTED = 10_000
 """The most jobs that one call of `list` gives."""
 
 
-def connect(url: str, *, max_inline: int = MAX_INLINE) -> JobQueue:
+def connect(url: str, *, max_inline_bytes: int = MAX_INLINE) -> JobQueue:
     """A connection to the queue that `url` names; close it, or use it in a ``with``.
 
     Args:
         url: ``sqlite:///q.db``, ``redis://HOST``, ``memory://``, each with ``?queue=NAME``.
-        max_inline: the largest input that is kept in the store, in bytes; 0 takes only inputs at a URL.
+        max_inline_bytes: the largest input that is kept in the store, in bytes; 0 takes only inputs at a URL.
 
     Raises:
         ConfigError: `url` names no queue, or its library is not installed.
         StoreUnavailable: the store cannot be reached.
     """
-    check_max_inline(max_inline)
-    return JobQueue(open_store(url), shown=masked(url), max_inline=max_inline)
+    check_max_inline(max_inline_bytes)
+    return JobQueue(open_store(url), shown=masked(url), max_inline_bytes=max_inline_bytes)
 
 
 def check_max_inline(max_inline: object) -> None:
-    """Raise ConfigError where `max_inline` is no number of bytes."""
+    """Raise ConfigError where `max_inline_bytes` is no number of bytes."""
     if not isinstance(max_inline, int) or isinstance(max_inline, bool) or max_inline < 0:
-        raise ConfigError(f"max_inline must be a number of bytes of at least 0, got {max_inline!r}")
+        raise ConfigError(f"max_inline_bytes must be a number of bytes of at least 0, got {max_inline!r}")
 
 
 class JobQueue(OfOneProcess):
@@ -72,7 +72,7 @@ class JobQueue(OfOneProcess):
     Args:
         store: keeps the jobs; `close` closes it.
         shown: the store's URL without its password.
-        max_inline: the largest input that is kept in the store, in bytes.
+        max_inline_bytes: the largest input that is kept in the store, in bytes.
         now: a clock that only goes forward, in seconds.
         wall: the moment, in Unix seconds.
         sleep: pauses a wait.
@@ -83,14 +83,14 @@ class JobQueue(OfOneProcess):
         store: Store,
         *,
         shown: str = "",
-        max_inline: int = MAX_INLINE,
+        max_inline_bytes: int = MAX_INLINE,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._connected = store
         self._shown = shown
-        self._max_inline = max_inline
+        self._max_inline = max_inline_bytes
         self._now = now
         self._wall = wall
         self._sleep = sleep
@@ -150,7 +150,7 @@ class JobQueue(OfOneProcess):
             ConfigError: an argument has a value that it cannot have; `input` and `input_url` are both there, or
                 neither.
             InvalidItem: `input` cannot be written; `path` says where.
-            JobTooLarge: `input` has more bytes than a store takes.
+            InputTooLarge: `input` has more bytes than a store takes.
             JobConflict: another job has the same key or id, and another input or other options.
             QueueFull: as many jobs wait as may.
             StoreUnavailable: it is not known whether the job is kept.  With a `key` it may be submitted once more.
@@ -163,7 +163,7 @@ class JobQueue(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output,
+            output_url=output,
             content_type=content_type,
             accept=accept,
         )
@@ -177,7 +177,7 @@ class JobQueue(OfOneProcess):
             entries: for each job a mapping with the arguments of `submit` by name.
 
         Raises:
-            ConfigError, InvalidItem, JobTooLarge: as `submit`; the message says which entry, from 0 on.
+            ConfigError, InvalidItem, InputTooLarge: as `submit`; the message says which entry, from 0 on.
             ConfigError: `entries` is no list of mappings.
             JobConflict, QueueFull, StoreUnavailable: as `submit`.
         """
@@ -198,8 +198,8 @@ class JobQueue(OfOneProcess):
             raise InvalidItem(where + error.reason, path=error.path) from error.__cause__
         except ConfigError as error:
             raise ConfigError(where + str(error)) from None
-        except JobTooLarge as error:
-            raise JobTooLarge(where + str(error)) from None
+        except InputTooLarge as error:
+            raise InputTooLarge(where + str(error)) from None
 
     def _new(self, value: Any, options: JobOptions) -> NewJob:
         given: JobInput | None = None
@@ -207,7 +207,7 @@ class JobQueue(OfOneProcess):
             given = encode_job_input(value, options.content_type)
         elif value is not msgspec.UNSET:
             given = JobInput(b"", "", b"")  # an error, and the input need not be written to tell it
-        return new_job(given, options, now=self._wall(), max_inline=self._max_inline)
+        return new_job(given, options, now=self._wall(), max_inline_bytes=self._max_inline)
 
     # -- ask --------------------------------------------------------------------------------------------------------
 
@@ -223,11 +223,11 @@ class JobQueue(OfOneProcess):
             raise no_such_job(job_id)
         return found
 
-    def look(self, job_ids: Sequence[str]) -> Found:
+    def get_many(self, job_ids: Sequence[str]) -> Found:
         """The jobs of these ids as they are now, None for each that is not there: for a caller who asks for many."""
         return self._store().get(job_ids)
 
-    def stored_result(self, job: Job | str) -> StoredResult | None:
+    def raw_result(self, job: Job | str) -> StoredResult | None:
         """The result as the store has it, for a caller who passes it on; None while the job has not ended.
 
         Raises:
@@ -235,7 +235,7 @@ class JobQueue(OfOneProcess):
             JobNotFound: there is no such job.
         """
         found = self.get(job)
-        if not found.has_ended:
+        if not found.is_finished:
             return None
         refuse_without_result(found)
         stored = self._store().result(found.id)
@@ -257,8 +257,8 @@ class JobQueue(OfOneProcess):
             JobNotFound: there is none.
             TimeoutError: it has not ended in time, or the store could not be reached until then.
         """
-        watch = self.watch_result(job, timeout)
-        self.see_out(watch)
+        watch = self.result_poller(job, timeout)
+        self.run_poller(watch)
         return watch.answer()
 
     def wait(self, jobs: Iterable[Job | str], timeout: float | None = None) -> Jobs:
@@ -272,19 +272,19 @@ class JobQueue(OfOneProcess):
             JobNotFound: one of them is not there.
             TimeoutError: one has not ended in time, or the store could not be reached until then.
         """
-        watch = self.watch(jobs, timeout)
-        self.see_out(watch)
+        watch = self.poller(jobs, timeout)
+        self.run_poller(watch)
         return watch.jobs
 
-    def watch(self, jobs: Iterable[Job | str], timeout: float | None) -> Watch:
+    def poller(self, jobs: Iterable[Job | str], timeout: float | None) -> Watch:
         """A wait as `wait` makes it, for a caller who looks and pauses by himself, as on an event loop."""
         return Watch(self._store(), _ids_of(jobs), timeout, self._now)
 
-    def watch_result(self, job: Job | str, timeout: float | None) -> ResultWatch:
+    def result_poller(self, job: Job | str, timeout: float | None) -> ResultWatch:
         """A wait as `result` makes it, for a caller who looks and pauses by himself."""
         return ResultWatch(self._store(), _id_of(job), timeout, self._now)
 
-    def see_out(self, watch: Watch) -> None:
+    def run_poller(self, watch: Watch) -> None:
         """Look until `watch` is over; raises what its `look` raises."""
         while (pause := watch.look()) is not None:
             self._sleep(pause)

@@ -35,15 +35,15 @@ THREADS = 8
 """How many calls of one connection run at a time; others wait for their turn."""
 
 
-def connect_async(url: str, *, max_inline: int = MAX_INLINE) -> AsyncJobQueue:
+def connect_async(url: str, *, max_inline_bytes: int = MAX_INLINE) -> AsyncJobQueue:
     """As `connect`, for ``async with``: the same methods, awaited.
 
     Raises:
         ConfigError: `url` names no queue.
     """
     read_store_url(url)
-    check_max_inline(max_inline)
-    return AsyncJobQueue(partial(connect, url, max_inline=max_inline), shown=masked(url))
+    check_max_inline(max_inline_bytes)
+    return AsyncJobQueue(partial(connect, url, max_inline_bytes=max_inline_bytes), shown=masked(url))
 
 
 class AsyncJobQueue(OfOneProcess):
@@ -133,13 +133,13 @@ class AsyncJobQueue(OfOneProcess):
 
     async def result(self, job: Job | str, timeout: float | None = None) -> Any:
         """As `JobQueue.result`."""
-        watch = self._open().watch_result(job, timeout)
+        watch = self._open().result_poller(job, timeout)
         await self._see_out(watch)
         return watch.answer()
 
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None = None) -> Jobs:
         """As `JobQueue.wait`."""
-        watch = self._open().watch(jobs, timeout)
+        watch = self._open().poller(jobs, timeout)
         await self._see_out(watch)
         return watch.jobs
 

@@ -65,8 +65,8 @@ class Upkeep:
         await self._threads.run(
             partial(
                 store.tend,
-                keep=options.keep,
-                keep_dead=options.keep_dead,
+                keep=options.result_ttl,
+                keep_dead=options.dead_ttl,
                 seconds_per_job=self._speed.measure(self._targets),
             )
         )
@@ -90,7 +90,7 @@ class Speed:
             service = target.service
             for stage in service.engine.stages if service.engine is not None else ():
                 key = (service.name, stage.name)
-                seconds, items = stage.counters.computed.total, stage.counters.batch_size.total
+                seconds, items = stage.counters.run_seconds.total, stage.counters.batch_size.total
                 seconds_before, items_before = self._before.get(key, (0.0, 0.0))
                 if items > items_before:
                     share = (seconds - seconds_before) / (items - items_before)

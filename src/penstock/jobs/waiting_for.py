@@ -80,7 +80,7 @@ class Watch:
 
     def _open_ids(self) -> list[str]:
         unique = dict.fromkeys(self._ids)
-        return [job_id for job_id in unique if job_id not in self._found or not self._found[job_id].has_ended]
+        return [job_id for job_id in unique if job_id not in self._found or not self._found[job_id].is_finished]
 
     def _next_pause(self) -> float:
         missing = self._open_ids()

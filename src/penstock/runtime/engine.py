@@ -87,7 +87,7 @@ class Engine:
         self._cpus = tuple(cpus) if cpus is not None else None
         self._in_process = inline  # not `_inline`: mypyc would write `__inline`, which C compilers take for a keyword
         self._now = clock.now
-        rules = rules or read_tenants(options.tenants)
+        rules = rules or read_tenants(options.tenants_file)
         self._tenants = Tenants(rules.named, rules.others)
         self._flow = Flow(
             self,
@@ -125,11 +125,11 @@ class Engine:
         """Whether it is DRAINING for those who ask, although it accepts."""
         self._door: ExternalDoor | None = None
         external = [stage for stage in self.stages if isinstance(stage, ExternalStageDriver)]
-        if external and options.external_workers is not None:
+        if external and options.remote_worker_socket is not None:
             self._door = ExternalDoor(
                 name,
-                options.external_workers,
-                options.external_workers_mode,
+                options.remote_worker_socket,
+                options.remote_worker_socket_mode,
                 external,
                 only=len(self.stages) == 1,
                 clock=clock,

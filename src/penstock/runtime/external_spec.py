@@ -15,7 +15,7 @@ from penstock.runtime.stage_check import checked_examples
 
 
 @checked_keywords("penstock.external")
-def external(
+def remote(
     name: str,
     *,
     batch: Batch | None = None,
@@ -23,11 +23,11 @@ def external(
     item: Any = Any,
     result: Any = Any,
     prefetch: int = 1,
-    max_batches: int | None = None,
+    max_in_flight_batches: int | None = None,
     max_queued: int | None = None,
     timeout: float | None = None,
-    abandon_after: float | Literal["auto"] = "auto",
-    recycle_after: float = 30.0,
+    orphan_timeout: float | Literal["auto"] = "auto",
+    unhealthy_after: float = 30.0,
     retry: bool = True,
     examples: Sequence[Any] = (),
 ) -> StageSpec:
@@ -41,11 +41,11 @@ def external(
         item: the type of one item, for OpenAPI and for the conversion between stages; workers check it themselves.
         result: the type of one result, likewise.
         prefetch: as of a plain stage of `penstock.stage`.
-        max_batches: as of `penstock.stage`.
+        max_in_flight_batches: as of `penstock.stage`.
         max_queued: as of `penstock.stage`.
         timeout: as of `penstock.stage`; a worker that is over it is told, and cut off.
-        abandon_after: as of `penstock.stage`, likewise.
-        recycle_after: as of `penstock.stage`, likewise; no example is run.
+        orphan_timeout: as of `penstock.stage`, likewise.
+        unhealthy_after: as of `penstock.stage`, likewise; no example is run.
         retry: whether items whose worker died are run once more, alone.
         examples: inputs of the stage, for OpenAPI and for the check of deep health.
 

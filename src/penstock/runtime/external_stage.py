@@ -81,7 +81,7 @@ class ExternalStageDriver(StageDriver):
         self._external: External = spec.external
         self._bounds = options
         self.ending = self.fate = "cut off"
-        self._presence = Presence(options.attach_grace)
+        self._presence = Presence(options.reattach_timeout)
         self._grace = Alarm(clock, self._grace_over)
         self._records: dict[int, WorkerHealth] = {}
         """What is known of the workers of each number: who is cut off for its failures comes back under one of them."""
@@ -122,7 +122,7 @@ class ExternalStageDriver(StageDriver):
 
     @property
     def _at_work(self) -> bool:
-        """Not while items only wait for a worker: `attach_grace` says how long they may."""
+        """Not while items only wait for a worker: `reattach_timeout` says how long they may."""
         return self.in_flight > 0 or (len(self.queue) > 0 and not self.held and self.live_workers > 0)
 
     # -- workers come -----------------------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ class ExternalStageDriver(StageDriver):
             raise ProtocolError(f"stage {self.name!r} also needs the formats {', '.join(missing)}")
         taken = {worker.index for worker in self.workers}
         if len(taken) >= self.seats:
-            raise ProtocolError(f"stage {self.name!r} has reached max_external_workers={self.seats}")
+            raise ProtocolError(f"stage {self.name!r} has reached max_remote_workers={self.seats}")
         index = next(number for number in range(self.seats) if number not in taken)
-        record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.recycle_after))
+        record = self._records.setdefault(index, WorkerHealth(recycle_after=self.spec.options.unhealthy_after))
         worker = self._slot(index, record, partial(self._accepted, peer))
         worker.language = cut_middle(printable(hello.language), LANGUAGE_BYTES)
         worker.has_health = hello.health
@@ -184,7 +184,7 @@ class ExternalStageDriver(StageDriver):
                 accepts=tuple(NAMES[codec] for codec in self._external.accepts),
                 max_body=self._bounds.max_queued_bytes,
                 validate_results=self._bounds.validate_results and self.last,
-                allow_nan=self._bounds.allow_nan,
+                allow_nan=self._bounds.nan_as_null,
                 counts=self._bounds.max_queued_bytes >= COUNTS_BYTES,
             )
         )
@@ -268,7 +268,7 @@ class ExternalStageDriver(StageDriver):
     def _grace_over(self) -> None:
         if self._presence.failed(self._now()):
             if not self.health.resting:  # else it has failed already, and the log says why
-                log.error("stage %r has failed: no external worker became ready within attach_grace", self.name)
+                log.error("stage %r has failed: no external worker became ready within reattach_timeout", self.name)
             self.hub.pool_changed(self, None)
         else:
             self._grace.set(self._presence.fails_at)

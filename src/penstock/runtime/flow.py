@@ -125,14 +125,14 @@ class Flow:
         self._now = clock.now
         self.stages = _drivers(self, name, specs, options, inline, clock, start_incarnation)
         self._admission = admission = Admission(
-            options.max_queued, options.max_queued_bytes, by_deadline=options.order == "deadline"
+            options.max_in_flight, options.max_queued_bytes, by_deadline=options.queue_order == "deadline"
         )
         self.ledger = admission.ledger
         self._tenants = tenants
         for stage in self.stages:
             stage.tenants = tenants
         # It holds no share and owes none, for `tenants` does not know it; nothing of it is ever over its share.
-        self._formats = CallerFormats.of(specs, allow_nan=options.allow_nan)
+        self._formats = CallerFormats.of(specs, allow_nan=options.nan_as_null)
         """Those of probes, which are calls in process."""
         self._prober = Tenant("", math.inf)
         """Whose probes are: nobody's, so that they cost no tenant anything."""

@@ -82,8 +82,8 @@ def doubts_about_gpus(spec: StageSpec, here: GpusHere) -> list[str]:
         ConfigError: there is no such GPU.
     """
     values = [extra.get(VARIABLE, here.variable or "") for extra in spec.environments(here)]
-    # With `max_batches=1` one of them computes at a time, and whoever wrote so knows that they share.
-    return doubtful_gpus(spec.gpus, values, here, may_share=spec.options.max_batches == 1)
+    # With `max_in_flight_batches=1` one of them computes at a time, and whoever wrote so knows that they share.
+    return doubtful_gpus(spec.gpus, values, here, may_share=spec.options.max_in_flight_batches == 1)
 
 
 def launcher(
@@ -130,9 +130,9 @@ def launcher(
             last=index == len(specs) - 1,
             behind=before.name if before is not None and before.external is not None else "",
             crossing=crossing,
-            validate=options.validate,
+            validate=options.validate_inputs,
             validate_results=options.validate_results,
-            allow_nan=options.allow_nan,
+            allow_nan=options.nan_as_null,
             logs=logs,
             served=served,
             concurrency=spec.concurrency,

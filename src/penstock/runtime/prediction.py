@@ -43,8 +43,8 @@ class Prediction:
         clock: Clock,
     ) -> None:
         self.refuses = options.admission == "deadline"
-        self._overtakes = options.order == "deadline"
-        self._back_share = options.jobs_min_share
+        self._overtakes = options.queue_order == "deadline"
+        self._back_share = options.background_share
         self._stages = list(stages)
         self._admission = admission
         self._retry_times = retry_times

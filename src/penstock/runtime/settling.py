@@ -75,7 +75,7 @@ class Settling:
         if before is QUEUED:
             self._queues[item.stage].discard(item)
         if isinstance(outcome, Failure) and may_have_run(item):
-            outcome.error.note_begun()
+            outcome.error.mark_started()
         request = item.request
         if request.lane == BACK:
             self.back_items -= 1
@@ -161,8 +161,8 @@ def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> No
         case Cancelled():
             counters.cancelled += n
         case WorkerLost():
-            counters.lost += n
+            counters.worker_lost += n
         case Overloaded(reason="share"):
-            counters.displaced += n
+            counters.preempted += n
         case _:
-            counters.turned_away += n
+            counters.aborted += n

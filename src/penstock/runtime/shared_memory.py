@@ -51,7 +51,7 @@ class SharedMemory:
         self._stages = stages
         self._clock = clock
         self._open = open_slabs
-        self._least = options.slab_from
+        self._least = options.shm_threshold
         self._arrivals: Arrivals | None = None
         self._arriving: Arriving | None = None
         self._upkeep: SlabUpkeep | None = None
@@ -67,7 +67,7 @@ class SharedMemory:
         """Make the slabs, if there are to be any; workers that start from now on inherit them.
 
         Raises:
-            ConfigError: `slab_bytes` was set to more than this machine allows.
+            ConfigError: `shm_bytes` was set to more than this machine allows.
         """
         self._loop = loop
         slabs = None if self._open is None else self._open(self._service, self._specs, self._options, self._clock.now)

@@ -301,15 +301,15 @@ def open_slabs(
     A service whose stages all wait has no slab in them; what travels inline is counted all the same.
 
     Raises:
-        ConfigError: `slab_bytes` was set to more than this machine allows.
+        ConfigError: `shm_bytes` was set to more than this machine allows.
     """
     workers = [writing_workers(spec) for spec in specs]
     slabs = slab_count([bool(places) for places in workers])
-    nbytes, least = 0, options.slab_from
+    nbytes, least = 0, options.shm_threshold
     if slabs:
-        nbytes = slab_bytes_each(options.slab_bytes, slabs, memory_limit(), open_slab_bytes())
+        nbytes = slab_bytes_each(options.shm_bytes, slabs, memory_limit(), open_slab_bytes())
         least = min(least, nbytes + 1)  # what is larger lies nowhere, and a message carries 64 bits
-    if not nbytes and (slabs or options.slab_bytes == 0 or None not in workers):
+    if not nbytes and (slabs or options.shm_bytes == 0 or None not in workers):
         return None
     try:
         return ServiceSlabs.make(workers, nbytes, least, now)

@@ -135,11 +135,11 @@ def stage(
     batch: Batch | None = None,
     concurrency: int | None = None,
     prefetch: int | None = None,
-    max_batches: int | None = None,
+    max_in_flight_batches: int | None = None,
     max_queued: int | None = None,
     timeout: float | None = None,
-    abandon_after: float | Literal["auto"] = "auto",
-    recycle_after: float = 30.0,
+    orphan_timeout: float | Literal["auto"] = "auto",
+    unhealthy_after: float = 30.0,
     bisect: bool = True,
     retry: bool = True,
 ) -> StageSpec:
@@ -161,16 +161,16 @@ def stage(
             if only other methods are.
         prefetch: batches a worker holds besides those it runs; 0 never sends ahead.  Raise it for stages that take
             microseconds.  If left out 1, and 0 where a method of the stage is `async`.
-        max_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.  None: as
+        max_in_flight_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.  None: as
             many as each worker may hold.
         max_queued: most items waiting for this stage; None leaves it to the service's bound.
         timeout: seconds a batch may run before its worker is killed and the items treated as after a death;
             None: for ever.
-        abandon_after: seconds a batch may run on after its last item expired or its caller left; then its worker is
+        orphan_timeout: seconds a batch may run on after its last item expired or its caller left; then its worker is
             killed and replaced.  "auto" is the longest of 30 s, ten times the longest run of the stage, and the time
             that this worker took to start; 300 s before the first answer of a worker without examples.  It is doubled
             by each such kill, until the stage answers a batch.  inf: for ever.
-        recycle_after: seconds for which every batch must fail, at least five in a row, until a worker of a stage
+        unhealthy_after: seconds for which every batch must fail, at least five in a row, until a worker of a stage
             without `examples` is restarted; 0: five are enough, inf: never.  A stage with examples runs one instead.
         bisect: whether a batch that raises is run again in halves to find the culprit.
         retry: whether items whose worker died are run once more, alone.
@@ -227,7 +227,7 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     """
     if spec.external is not None:
         raise ConfigError(
-            f"stage {spec.name!r}: it is external, so it cannot have a number of workers; max_external_workers limits "
+            f"stage {spec.name!r}: it is external, so it cannot have a number of workers; max_remote_workers limits "
             "them"
         )
     count = _count(spec.name, workers, {"gpus": spec.gpus or None, "cpus": spec.cpus or None})

@@ -144,7 +144,7 @@ class StageDriver:
         """The format of its items; None where that is their callers' choice."""
         self.codec_out = codec_out
         """The format of its results, likewise."""
-        self.seats = seats = spec.workers if spec.external is None else options.max_external_workers
+        self.seats = seats = spec.workers if spec.external is None else options.max_remote_workers
         """The most workers that it can have."""
         self._clock = clock
         self.inline = inline
@@ -156,10 +156,10 @@ class StageDriver:
         self.queue = BatchQueue(
             spec.policy,
             0,
-            max_batches=spec.options.max_batches,
+            max_batches=spec.options.max_in_flight_batches,
             round_trip_seconds=ROUND_TRIP_SECONDS,
-            back_share=options.jobs_min_share,
-            by_deadline=options.order == "deadline",
+            back_share=options.background_share,
+            by_deadline=options.queue_order == "deadline",
             timer_step=clock.fine_step,
         )
         self.counters = StageCounters()
@@ -180,14 +180,14 @@ class StageDriver:
         ]
         self.held = False
         """Whether a free worker leaves waiting what waits: for company, or for room behind the stage."""
-        self.stall = StallWatch(spec.name, options.stall_unready, clock)
+        self.stall = StallWatch(spec.name, options.progress_deadline, clock)
         self.tenants: Tenants | None = None
         """The tenants of the service, whose waiting is counted while any has a name."""
         self.ending = "killed"
         """What is done to a worker that has to end, as the log says it."""
         self.fate = "restarted"
         """What becomes of it then."""
-        self.most_batches = spec.options.max_batches
+        self.most_batches = spec.options.max_in_flight_batches
         self.stopping = False
         self._now = clock.now
         self._launch: Callable[[int], Launch] | None = None
@@ -406,7 +406,7 @@ class StageDriver:
         sent.seat = seat
         for item in items:
             item.frame = sent
-        self.counters.waited.add_many([now - item.arrived for item in items])
+        self.counters.queue_seconds.add_many([now - item.arrived for item in items])
         if self.tenants is not None and self.tenants.in_use:
             for item in items:
                 if item.request.lane != BACK:
@@ -422,7 +422,7 @@ class StageDriver:
         self.back_in_flight += batch.back
         self.counters.batches += 1
         self.counters.batch_size.add(n)
-        self.counters.cuts[batch.reason] = self.counters.cuts.get(batch.reason, 0) + 1
+        self.counters.batches_closed[batch.reason] = self.counters.batches_closed.get(batch.reason, 0) + 1
         buffers = encode_batch(
             sent.frame_id,
             now,
@@ -501,7 +501,7 @@ class StageDriver:
         self.back_in_flight -= sent.back
         self.stall.answered(now)
         counters = self.counters
-        counters.computed.add(frame.seconds)
+        counters.run_seconds.add(frame.seconds)
         if frame.calls > 1 and self.spec.batch is not None:
             counters.bisected += 1
         if self.memory is not None and frame.nbytes >= self.memory.least:
@@ -600,7 +600,7 @@ class StageDriver:
         worker.reason = error
         if ends:
             log.error("%s health check failed: %s; the worker is %s\n%s", worker, error, self.fate, traceback)
-            self.counters.recycled += 1
+            self.counters.unhealthy_restarts += 1
             assert self._rounds is not None, "no health check is due"
             self._rounds.replaced(worker)
             worker.recycle(f"health check failed: {error}")
@@ -610,7 +610,7 @@ class StageDriver:
 
         Several such ends without a good item between them say that no worker of the stage does any good.
         """
-        self.counters.recycled += 1
+        self.counters.unhealthy_restarts += 1
         now = self._now()
         rests = self.health.recycled(error, now)  # first: it decides when a worker that ends is started again
         worker.recycle(f"every batch fails, the last with {error}")
@@ -627,7 +627,7 @@ class StageDriver:
             self.hub.pool_changed(self, None)
 
     def abandoned(self, worker: WorkerSlot) -> None:  # noqa: ARG002  # see `SlotOwner`
-        self.counters.abandoned += 1
+        self.counters.orphan_kills += 1
         assert self._abandonment is not None
         self._abandonment.abandoned()
 
@@ -799,9 +799,9 @@ class StageDriver:
 def _worker_health(spec: StageSpec) -> WorkerHealth:
     if spec.concurrency:  # a restart does not cure what a waiting stage waits for
         return WorkerHealth(recycle_after=math.inf)
-    return WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.recycle_after)
+    return WorkerHealth(examined=bool(spec.examples), recycle_after=spec.options.unhealthy_after)
 
 
 def _abandonment(spec: StageSpec) -> Abandonment:
-    setting = spec.options.abandon_after
+    setting = spec.options.orphan_timeout
     return Abandonment(None if isinstance(setting, str) else setting, has_examples=bool(spec.examples))

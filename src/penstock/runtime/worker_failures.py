@@ -16,7 +16,7 @@ def read_failure(stage: str, status: int, payload: Payload) -> RequestError:
         # The worker no longer holds the batch: if the item is not settled here, it never is.
         return StageFailed(str(broken), stage=stage)
     error = invalid_input(problem) if status == Status.INVALID else stage_failure(problem, stage)
-    error.begun = True
+    error.started = True
     return error
 
 

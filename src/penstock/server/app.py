@@ -6,7 +6,7 @@ Contract
   key (401), path (404, or 308 where only the slash at its end is too much), method (405), tenant (400), formats (415,
   406), timeout (400), state, quota (429) and room (503 or 429).  What its carrier refuses for good, a body too large
   (413) or compressed (415), is not asked for the last three.
-* With `cors_origin`, a preflight is answered before all of that, and answers to pages of other origins say so.
+* With `cors_allow_origin`, a preflight is answered before all of that, and answers to pages of other origins say so.
 * A path is looked up as it is first.  Only one that is not there is compared with the paths that have variables.
 * `handle` calls `reply` exactly once for each request that `admit` let pass, now or later, on the event loop.
 * Every request gets an id: the client's own if it is a proper one, else one of ours.
@@ -121,7 +121,7 @@ class App:
         """Requests that no route took: unknown paths, refused keys, what the connection refused."""
         traffic = [self._elsewhere]
         self.metrics = Metrics(self.services, traffic)
-        self.health = Health(self.services, self.problems, clock, busy_is_unready=options.busy_is_unready)
+        self.health = Health(self.services, self.problems, clock, busy_is_unready=options.unready_when_full)
         self.health.chaos = "" if chaos is None else chaos.words
         self._others = (*others, *(() if jobs is None else job_routes(jobs, self.problems, self._cors)))
         self._schemas = {} if jobs is None else jobs.schemas()
@@ -490,7 +490,7 @@ class App:
 
 
 def _read_identities(services: Sequence[Servable], options: ServerOptions) -> Identities:
-    rules = {service.name: read_tenants(service.options.tenants) for service in services}
+    rules = {service.name: read_tenants(service.options.tenants_file) for service in services}
     keys = None if options.api_key_file is None else read_keys(options.api_key_file)
     return Identities(rules, options.tenant_header, keys)
 

@@ -10,7 +10,7 @@ Contract
 * A body that is not whole by the deadline of its request is refused with 408.
 * Bytes of half-received bodies count as held.  When too many are held, a body that is not whole yet is refused.
 * Bytes of an answer count as held from when it is ready until `send` has returned for them, or the call ends otherwise.
-  While more are held than may be, an answer that was ready `unread_timeout` ago is not sent on: its call ends.
+  While more are held than may be, an answer that was ready `write_timeout` ago is not sent on: its call ends.
 * Each process of a server with several runs its own workers.  In a fork of the process that started a service, requests
   and the lifespan raise a ConfigError that says so: the server logs it.
 
@@ -56,7 +56,7 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     """An ASGI app for one service, several, or an `App` made elsewhere.
 
     `options` are the server's.  Those about sockets and connections have no effect here: the outer server has its own.
-    Of `unread_timeout` the half that bounds what is held has.
+    Of `write_timeout` the half that bounds what is held has.
     """
     if isinstance(served, App):
         return AsgiApp(served)
@@ -95,7 +95,7 @@ class AsgiApp:
                 engine = service.engine
                 if engine is None or engine.state is State.STOPPED:
                     await service.start()
-                    started.push_async_callback(service.stop, drain=self.app.options.drain)
+                    started.push_async_callback(service.stop, drain=self.app.options.drain_timeout)
             yield
 
     def _check_process(self) -> None:

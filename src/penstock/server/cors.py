@@ -1,4 +1,4 @@
-"""Let pages of other origins call the server from a browser, where `cors_origin` names them (CORS, the Fetch standard).
+"""Let pages of other origins call the server from a browser, where `cors_allow_origin` names them (CORS, the Fetch standard).
 
 A browser lets a page read the answer of another origin only if the answer names the page's origin, or every one.  It
 asks for leave first, by a preflight, for whatever a plain form could not send.
@@ -68,7 +68,7 @@ class Cors:
     @classmethod
     def of(cls, options: ServerOptions) -> Cors | None:
         """What `options` say; None where they name no origin."""
-        origins = as_texts("cors_origin", options.cors_origin)
+        origins = as_texts("cors_allow_origin", options.cors_allow_origin)
         return cls(origins, options.tenant_header) if origins else None
 
     def names(self, headers: Mapping[bytes, bytes]) -> bool:

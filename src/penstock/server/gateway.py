@@ -34,10 +34,10 @@ def judge_head(app: App, request: HttpRequest) -> Response | None:
 
 def judge_size(app: App, request: HttpRequest, nbytes: int) -> Response | None:
     """The refusal of a body that has, or will have, so many bytes; None where it may."""
-    limit = app.options.max_body
+    limit = app.options.max_body_bytes
     if nbytes <= limit:
         return None
-    return app.refuse(413, f"the request body is larger than {limit} bytes (max_body)", request)
+    return app.refuse(413, f"the request body is larger than {limit} bytes (max_body_bytes)", request)
 
 
 def answer_fields(request: HttpRequest, response: Response) -> list[tuple[bytes, bytes]]:
@@ -114,7 +114,7 @@ class GatewayCall:
 
     def overdue_bytes(self, now: float) -> int:
         """See `AnswerHolder`."""
-        overdue = self._sending and now - self._ready >= self._app.options.unread_timeout
+        overdue = self._sending and now - self._ready >= self._app.options.write_timeout
         return self._answer_held if overdue and self._app.answers_overfull(self._request) else 0
 
     def abort(self) -> None:

@@ -22,7 +22,7 @@ class AnswerHolder(Protocol):
     """A connection, or whatever else holds finished answers of one client."""
 
     def overdue_bytes(self, now: float) -> int:
-        """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
+        """The bytes of its finished answers that were ready `write_timeout` ago, where too many are held."""
 
     def abort(self) -> None:
         """End now, and give back at once what is held."""

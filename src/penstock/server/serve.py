@@ -75,7 +75,7 @@ def serve(
         run_until_signal(
             services,
             listener if jobs is None else Doors([listener], [jobs]),
-            drain=options.drain,
+            drain=options.drain_timeout,
             on_ready=ready,
             on_end=app.problems.faults.flush,
             renewals=[*listener.renewals(), *app.renewals()],

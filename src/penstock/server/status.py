@@ -30,16 +30,15 @@ from penstock.core.payload import join_payload
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
-    EndedWithoutResult,
-    FormatNotGiven,
-    FormatNotTaken,
+    InputTooLarge,
     InvalidItem,
     JobCancelled,
     JobConflict,
     JobExpired,
     JobFailed,
     JobNotFound,
-    JobTooLarge,
+    JobNotSucceeded,
+    NotAcceptable,
     NotReady,
     Overloaded,
     PenstockError,
@@ -48,7 +47,8 @@ from penstock.errors import (
     RequestError,
     StageFailed,
     StoreUnavailable,
-    TransferRefused,
+    TransferRejected,
+    UnsupportedMediaType,
     WorkerLost,
 )
 from penstock.hosting.fault_log import FaultLog
@@ -75,17 +75,17 @@ KINDS: dict[type[RequestError], tuple[str, str]] = {
 
 
 JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
-    FormatNotTaken: ("format-not-taken", "Format not supported", 415),
-    FormatNotGiven: ("format-not-given", "Format not acceptable", 406),
+    UnsupportedMediaType: ("format-not-taken", "Format not supported", 415),
+    NotAcceptable: ("format-not-given", "Format not acceptable", 406),
     JobNotFound: ("job-not-found", "No such job", 404),
     JobConflict: ("job-conflict", "Job conflict", 409),
-    JobTooLarge: ("job-too-large", "Input too large", 413),
+    InputTooLarge: ("job-too-large", "Input too large", 413),
     QueueFull: ("queue-full", "Queue full", 429),
     JobFailed: ("job-failed", "Job failed", 500),  # 422 where its input was at fault
     JobCancelled: ("job-cancelled", "Job cancelled", 410),
     JobExpired: ("job-expired", "Job expired", 410),
     StoreUnavailable: ("store-unavailable", "Queue unavailable", 503),
-    TransferRefused: ("place-refused", "Location not allowed", 422),
+    TransferRejected: ("place-refused", "Location not allowed", 422),
 }
 """The same of what becomes of calls about jobs, and the status of each."""
 BY_INPUT = "input"
@@ -113,22 +113,22 @@ class Problems:
             InvalidItem: 422,
             Overloaded: options.overload_status,
             QuotaExceeded: 429,
-            DeadlineExceeded: options.expired_status,
+            DeadlineExceeded: options.queue_timeout_status,
             StageFailed: 500,
             WorkerLost: 500,
             NotReady: 503,
             Cancelled: CLIENT_LEFT,
             RequestError: 500,
         }
-        self._late_status = options.late_status
+        self._late_status = options.run_timeout_status
         self.unstarted = "The service is starting."
         """The detail of a refusal while a service has no engine; the host that starts services may replace it."""
 
     def status(self, error: RequestError) -> int:
         """The HTTP status of an error."""
-        if error.begun and isinstance(error, DeadlineExceeded):
+        if error.started and isinstance(error, DeadlineExceeded):
             return self._late_status
-        if error.begun and isinstance(error, (NotReady, Overloaded)):
+        if error.started and isinstance(error, (NotReady, Overloaded)):
             return self._numbers[RequestError]
         return self._numbers[_kind(error)]
 
@@ -162,7 +162,7 @@ class Problems:
     def _detail(self, error: RequestError, *, logged: bool) -> str:
         """The text for the client.  A stage's exception may name files or secrets, so its text stays in the log."""
         if isinstance(error, StageFailed):
-            told = f"Stage {error.stage!r} {error.deed}"
+            told = f"Stage {error.stage!r} {error.action}"
             if logged:
                 return f"{told}; the log of the server has the details under this id."
             if self.faults.writes:
@@ -196,7 +196,7 @@ class Problems:
             "detail": one_line(str(error.args[0])),  # without a traceback, which the job has
             "request_id": request.id.decode(),
         }
-        if isinstance(error, EndedWithoutResult):
+        if isinstance(error, JobNotSucceeded):
             problem["id"] = error.job_id
         if error.retryable:
             _say_when(problem, error)

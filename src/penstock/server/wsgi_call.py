@@ -8,7 +8,7 @@ Contract
 * Nobody can end a `read` that waits.  A body that is late is refused with 408 when its next piece has come, or its end.
 * WSGI does not tell that a client has left.  Its item runs, and the call counts as 499 where the server then stops in
   the middle of the answer, or is interrupted: an interrupt in the thread of a call withdraws its item.
-* While more bytes of answers are held than may be, one that was ready `unread_timeout` ago counts no longer, and ends
+* While more bytes of answers are held than may be, one that was ready `write_timeout` ago counts no longer, and ends
   with its next piece.
 """
 
@@ -114,7 +114,7 @@ class WsgiCall(GatewayCall):
         if not self._services.ready:
             self._services.wait(self._request)
         length = body_length(self._request, self._environ)
-        if length is None or length > min(SMALL_BODY_BYTES, self._app.options.max_body):
+        if length is None or length > min(SMALL_BODY_BYTES, self._app.options.max_body_bytes):
             response = self._ask(self._judge)
             if response is None:
                 response = self._read_large(length) or self._ask(self._handle)
@@ -148,7 +148,7 @@ class WsgiCall(GatewayCall):
         """
         if length is None and not self._environ.get("wsgi.input_terminated"):
             return self._refuse(411, "the WSGI server does not mark the end of a chunked body; send a Content-Length")
-        read, limit = self._environ["wsgi.input"].read, self._app.options.max_body
+        read, limit = self._environ["wsgi.input"].read, self._app.options.max_body_bytes
         got = 0
         while length is None or got < length:
             # One byte over the limit is enough to refuse a body in chunks.
@@ -189,7 +189,7 @@ class WsgiCall(GatewayCall):
             raise StopIteration
         if at:
             if self._cut:
-                raise _InterruptedAnswerError(32, "the client did not read the response in time (unread_timeout)")
+                raise _InterruptedAnswerError(32, "the client did not read the response in time (write_timeout)")
             self._tell(partial(self._give_back, len(self._pieces[at - 1])))
         self._next = at + 1
         return bytes(self._pieces[at])

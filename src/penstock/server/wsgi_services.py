@@ -131,7 +131,7 @@ class WsgiServices:
         await asyncio.wait((self._task,))
         self.app.problems.unstarted = "The service was stopped."
         for service in reversed(self._started):
-            await service.stop(drain=self.app.options.drain)
+            await service.stop(drain=self.app.options.drain_timeout)
         self.app.problems.faults.flush()
 
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.graph import Graph
 
-SUM_INPUTS = (Tensor("left", "float32", (2,)), Tensor("right", "float32", (2,)))
-SUM_OUTPUTS = (Tensor("total", "float32", (2,)), Tensor("gap", "float32", (2,)))
-ID_INPUTS = (Tensor("id", "int64"),)
-ID_OUTPUTS = (Tensor("same", "int64"),)
-TEXT_INPUTS = (Tensor("text", "str"),)
-TEXT_OUTPUTS = (Tensor("same", "str"),)
+SUM_INPUTS = (TensorSpec("left", "float32", (2,)), TensorSpec("right", "float32", (2,)))
+SUM_OUTPUTS = (TensorSpec("total", "float32", (2,)), TensorSpec("gap", "float32", (2,)))
+ID_INPUTS = (TensorSpec("id", "int64"),)
+ID_OUTPUTS = (TensorSpec("same", "int64"),)
+TEXT_INPUTS = (TensorSpec("text", "str"),)
+TEXT_OUTPUTS = (TensorSpec("same", "str"),)
 
 IDS = (2**24 + 1, 2**31 + 5, 2**40 + 7, -1, 2**63 - 1, -(2**63), 0)
 TEXTS = ("", "a", "Zürich", "日本", "with\0nul", " ")

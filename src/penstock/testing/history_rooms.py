@@ -149,7 +149,7 @@ def _waits(history: History) -> Iterator[_Wait]:
         firsts[attempt.part.job, attempt.part.run] = attempt
     for act in (Act.SUBMIT, Act.RETRY):
         for done, part in history.parts_of(act):
-            if done.ended is None or part.answer != JobState.WAITING:
+            if done.ended is None or part.answer != JobState.QUEUED:
                 continue
             first = firsts.get((part.job, part.run))
             if first is None:
@@ -158,7 +158,7 @@ def _waits(history: History) -> Iterator[_Wait]:
                 yield from _to_a_claim(history, first, done)
     for (job, fence), attempt in history.attempts.items():
         for done, part in attempt.ends:
-            if done.ended is None or part.answer != Answer.OK or part.to != JobState.WAITING:
+            if done.ended is None or part.answer != Answer.OK or part.to != JobState.QUEUED:
                 continue
             following = history.attempts.get((job, fence + 1))
             if following is None:
@@ -176,10 +176,12 @@ def _to_a_claim(history: History, attempt: Attempted, since: Deed) -> Iterator[_
 def _to_the_end(history: History, job_id: str, run: int, fence: int | None, since: Deed) -> Iterator[_Wait]:
     """The wait of a job that still waits, if nobody has claimed it since the attempt `fence`, or None in this run."""
     job = history.jobs.get(job_id)
-    if job is None or job.state is not JobState.WAITING or job.run != run or job.deadline is not None:
+    if job is None or job.state is not JobState.QUEUED or job.generation != run or job.expires_at is not None:
         return  # with a deadline it may have expired
-    last = job.history[-1] if job.history else None
-    unclaimed = last is None or last.run != run if fence is None else last is not None and last.fence == fence
+    last = job.attempts[-1] if job.attempts else None
+    unclaimed = (
+        last is None or last.generation != run if fence is None else last is not None and last.fencing_token == fence
+    )
     if unclaimed:
         host = "" if job.input_url is None else host_of(job.input_url)
         yield _Wait(job_id, job.service, host, since, None)

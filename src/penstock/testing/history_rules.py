@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from penstock.jobs.job import MOST_HISTORY
-from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, FailureCause
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer
 from penstock.testing.history_events import Act, Deed, Event, Part
@@ -30,7 +30,7 @@ def all_ended(history: History) -> Iterator[Breach]:
         job = history.jobs.get(part.job)
         if done.ended is not None and job is None:
             yield Breach("I1", part.job, "was accepted and is lost", (done,))
-        elif job is not None and not job.has_ended:
+        elif job is not None and not job.is_finished:
             yield Breach("I1", part.job, f"never ended: it is {job.state}", (done,))
 
 
@@ -46,12 +46,12 @@ def one_end_a_run(history: History, _: Bounds) -> Iterator[Breach]:
             fence, to, other = ends.setdefault((name, run), (part.fence, part.to, done))
             if (fence, to) != (part.fence, part.to):
                 yield Breach("I1", name, f"was ended twice in run {run}", (other, done))
-            if job is not None and job.run == run and job.state != part.to:
+            if job is not None and job.generation == run and job.state != part.to:
                 yield Breach("I1", name, f"was ended as {part.to} and is {job.state}", (done,))
-            if job is not None and job.run > run and part.to == JobState.SUCCEEDED:
+            if job is not None and job.generation > run and part.to == JobState.SUCCEEDED:
                 yield Breach("I1", name, f"succeeded in run {run}, and was run again", (done,))
     for job in history.jobs.values():
-        last = history.attempts.get((job.id, job.history[-1].fence)) if job.history else None
+        last = history.attempts.get((job.id, job.attempts[-1].fencing_token)) if job.attempts else None
         if job.state is JobState.SUCCEEDED and last is not None and not last.commits():
             yield Breach("I1", job.id, "has succeeded, and nobody committed it", (last.claim,))
 
@@ -111,12 +111,12 @@ def effects_follow(history: History, _: Bounds) -> Iterator[Breach]:
 def attempts_are_counted(history: History, _: Bounds) -> Iterator[Breach]:
     """I4: a job's counts are what its holders told, and what was lost."""
     for job in history.jobs.values():
-        claims = [claim for claim in job.history if claim.run == job.run]
-        known = [history.attempts.get((job.id, claim.fence)) for claim in claims]
+        claims = [claim for claim in job.attempts if claim.generation == job.generation]
+        known = [history.attempts.get((job.id, claim.fencing_token)) for claim in claims]
         attempts = [attempt for attempt in known if attempt is not None]
-        if len(job.history) == MOST_HISTORY or len(attempts) < len(claims):
+        if len(job.attempts) == MOST_HISTORY or len(attempts) < len(claims):
             continue  # the oldest claims are not in it, or a claim's answer was not written
-        least = Counter(claim.cause for claim in claims if claim.cause == Cause.LOST)
+        least = Counter(claim.cause for claim in claims if claim.cause == FailureCause.LEASE_EXPIRED)
         unsure: Counter[str] = Counter()
         for attempt in attempts:
             accepted = attempt.accepted_end()
@@ -126,19 +126,19 @@ def attempts_are_counted(history: History, _: Bounds) -> Iterator[Breach]:
                 for done, part in attempt.ends[:1]:
                     unsure.update(_counted(part) if done.ended is None else [])
         if job.state is JobState.DEAD and job.error == LEASE_RAN_OUT and attempts[-1].accepted_end() is None:
-            least[Cause.LOST] += 1
+            least[FailureCause.LEASE_EXPIRED] += 1
         acts = tuple(end for attempt in attempts for end, _ in attempt.ends)
-        for cause in {*least, *unsure, *job.attempts}:
-            count = job.attempts.get(cause, 0)
+        for cause in {*least, *unsure, *job.failures}:
+            count = job.failures.get(cause, 0)
             if not least[cause] <= count <= least[cause] + unsure[cause]:
                 yield Breach("I4", job.id, f"counts {count} of {cause}, and {least[cause]} were told or lost", acts)
-            if count > MOST_ATTEMPTS.get(cause, 0) or (count == MOST_ATTEMPTS[cause] and not job.has_ended):
+            if count > MOST_ATTEMPTS.get(cause, 0) or (count == MOST_ATTEMPTS[cause] and not job.is_finished):
                 yield Breach("I4", job.id, f"is {job.state} after {count} of {cause}", acts)
 
 
 def _counted(end: Part) -> list[str]:
     """The causes under which an end is counted, each as often as it is."""
-    return [end.cause] * end.counts + [str(Cause.TRANSFER)] * end.transfers
+    return [end.cause] * end.counts + [str(FailureCause.TRANSFER)] * end.transfers
 
 
 # -- I5 ---------------------------------------------------------------------------------------------------------------
@@ -173,15 +173,15 @@ def nobody_loses_a_job_to_itself(history: History, _: Bounds) -> Iterator[Breach
 def lost_jobs_are_claimed_soon(history: History, bounds: Bounds) -> Iterator[Breach]:
     """I5: nobody holds a job for long who does nothing for it."""
     for job in history.jobs.values() if bounds.reclaim_within is not None else ():
-        for claim in job.history:
-            attempt = history.attempts.get((job.id, claim.fence))
-            if attempt is None or attempt.next_claim is None or claim.cause != Cause.LOST:
+        for claim in job.attempts:
+            attempt = history.attempts.get((job.id, claim.fencing_token))
+            if attempt is None or attempt.next_claim is None or claim.cause != FailureCause.LEASE_EXPIRED:
                 continue
             words = [attempt.claim, *attempt.renewals]
             ran_out = max((done.ended or done.begun).at + done.begun.lease for done in words)
             if attempt.next_claim.begun.at > ran_out + (bounds.reclaim_within or 0.0):
                 acts = (words[-1], attempt.next_claim)
-                yield Breach("I5", job.id, f"lay about for too long after fence {claim.fence}", acts)
+                yield Breach("I5", job.id, f"lay about for too long after fence {claim.fencing_token}", acts)
 
 
 def holders_renew(history: History, _: Bounds) -> Iterator[Breach]:

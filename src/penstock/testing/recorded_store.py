@@ -39,7 +39,7 @@ class RecordedStore:
         except JobError:
             end(())
             raise
-        end(Part(job.id, run=job.run, answer=job.state) for job in kept)
+        end(Part(job.id, run=job.generation, answer=job.state) for job in kept)
         return kept
 
     def cancel(self, job_id: str) -> Job:
@@ -59,7 +59,7 @@ class RecordedStore:
         except JobError:
             end(())
             raise
-        end([Part(job_id, run=job.run, answer=job.state)])
+        end([Part(job_id, run=job.generation, answer=job.state)])
         return job
 
     def kept_inputs(self, jobs: Sequence[NewJob]) -> list[KeptInput | None]:

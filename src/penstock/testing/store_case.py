@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from penstock.jobs.job import Job, JobProblem
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.job import AttemptError, Job
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, ClaimedJob, Hold, NewJob, Room, Store
 
@@ -124,7 +124,7 @@ def wall_of(store: Store) -> float:
     job = put(store, "what-time-is-it", service="a clock")
     store.cancel(job.id)
     store.purge(JobState.CANCELLED, 0.0)
-    return job.created
+    return job.created_at
 
 
 # -- holders ----------------------------------------------------------------------------------------------------------
@@ -159,10 +159,12 @@ def success(hold: Hold, result: bytes = b"1") -> AttemptEnd:
 
 def handed_back(hold: Hold) -> AttemptEnd:
     """The job was not begun."""
-    return AttemptEnd(hold, JobState.WAITING, Cause.RELEASED)
+    return AttemptEnd(hold, JobState.QUEUED, FailureCause.RELEASED)
 
 
 def failure(hold: Hold, to: JobState = JobState.DEAD, *, rest: float = 0.0, alone: bool = False) -> AttemptEnd:
     """A stage raised an exception, which counts."""
-    problem = JobProblem("builtins.ValueError", "no such word: \N{SNOWMAN}", "Traceback (most recent call last):\n  …")
-    return AttemptEnd(hold, to, Cause.APPLICATION, counts=True, alone=alone, rest=rest, problem=problem)
+    problem = AttemptError(
+        "builtins.ValueError", "no such word: \N{SNOWMAN}", "Traceback (most recent call last):\n  …"
+    )
+    return AttemptEnd(hold, to, FailureCause.APPLICATION, counts=True, alone=alone, rest=rest, problem=problem)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.jobs.job import MOST_HISTORY
-from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, Hold, NewJob, Renewed, Room
 from penstock.testing.store_case import (
@@ -42,10 +42,10 @@ class HolderTests(StoreCase):
             assert (first.deadline, first.input_url, first.output) == (None, None, "file:///o")
             assert (second.body, second.deadline, second.input_url, second.output) == (b"", 9e9, "s3://b/in", None)
             job = see(store)
-            assert job.state is JobState.LEASED
-            (attempt,) = job.history
-            assert (attempt.run, attempt.fence, attempt.holder) == (1, first.fence, "me")
-            assert (attempt.ended, attempt.cause) == (None, "")
+            assert job.state is JobState.RUNNING
+            (attempt,) = job.attempts
+            assert (attempt.generation, attempt.fencing_token, attempt.consumer_id) == (1, first.fence, "me")
+            assert (attempt.finished_at, attempt.cause) == (None, "")
 
     def test_what_is_leased_is_hidden(self) -> None:
         """From every connection, also from its own holder."""
@@ -107,7 +107,7 @@ class HolderTests(StoreCase):
             store.end_attempts([failure(second, JobState.SCHEDULED, rest=SHORT)])
             store.end_attempts([failure(first, JobState.SCHEDULED, rest=SHORT)])
             put(store, "e")
-            self.until(lambda: [see(store, name).state for name in "ab"] == [JobState.WAITING] * 2)
+            self.until(lambda: [see(store, name).state for name in "ab"] == [JobState.QUEUED] * 2)
             claimed = take(store, limit=1)
             assert ids(claimed) == ["d"]
             store.end_attempts([handed_back(claimed[0].hold)])
@@ -186,10 +186,10 @@ class HolderTests(StoreCase):
         with self.opened() as store:
             put(store)
             hold = self.lose(store).hold
-            assert see(store).state is JobState.LEASED
+            assert see(store).state is JobState.RUNNING
             assert store.end_attempts([success(hold)]) == [Answer.OK]
             job = see(store)
-            assert (job.state, job.attempts, job.history[0].cause) == (JobState.SUCCEEDED, {}, "succeeded")
+            assert (job.state, job.failures, job.attempts[0].cause) == (JobState.SUCCEEDED, {}, "succeeded")
 
     def test_a_holder_whose_lease_ran_out_may_renew_until_another_claims(self) -> None:
         """It is hidden again then."""
@@ -270,16 +270,16 @@ class HolderTests(StoreCase):
         """After the first the job runs alone; each claim is told what was lost before it."""
         with self.opened() as store:
             put(store)
-            most = MOST_ATTEMPTS[Cause.LOST]
+            most = MOST_ATTEMPTS[FailureCause.LEASE_EXPIRED]
             for lost in range(most):
                 claimed = self.until(lambda lost=lost: take(store, f"h{lost}", lease=SHORT))[0]  # type: ignore[misc]
                 assert (claimed.attempts, claimed.alone) == ({"lost": lost} if lost else {}, lost > 0)
             self.until(lambda: not take(store) and see(store).state is JobState.DEAD)
             job = see(store)
-            assert (job.attempts, job.error) == ({"lost": most}, LEASE_RAN_OUT)
-            assert [attempt.cause for attempt in job.history] == ["lost"] * (most - 1) + ["dead"]
-            assert None not in [attempt.ended for attempt in job.history]
-            assert job.ended is not None
+            assert (job.failures, job.error) == ({"lost": most}, LEASE_RAN_OUT)
+            assert [attempt.cause for attempt in job.attempts] == ["lost"] * (most - 1) + ["dead"]
+            assert None not in [attempt.finished_at for attempt in job.attempts]
+            assert job.finished_at is not None
 
     def test_a_claim_ends_what_was_to_be_cancelled_and_lost(self) -> None:
         """The attempt is not counted, and nobody is handed the job, its own holder neither."""
@@ -289,7 +289,7 @@ class HolderTests(StoreCase):
             store.cancel("a")
             assert store.renew([claimed.hold], SHORT) == [(Answer.OK, True)]
             self.until(lambda: not take(store) and see(store).state is JobState.CANCELLED)
-            assert (see(store).attempts, see(store).history[-1].cause) == ({}, "cancelled")
+            assert (see(store).failures, see(store).attempts[-1].cause) == ({}, "cancelled")
             assert store.end_attempts([success(claimed.hold)]) == [Answer.LOST]
 
     def test_a_claim_ends_what_was_lost_and_has_expired(self) -> None:
@@ -301,7 +301,7 @@ class HolderTests(StoreCase):
             self.pass_time(1.1)
             assert store.renew([claimed.hold], SHORT) == [(Answer.OK, False)]
             self.until(lambda: not take(store, "other") and see(store).state is JobState.EXPIRED)
-            assert (see(store).attempts, see(store).history[-1].cause) == ({}, "expired")
+            assert (see(store).failures, see(store).attempts[-1].cause) == ({}, "expired")
 
     # -- endings ----------------------------------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class HolderTests(StoreCase):
             first = take_one(store).hold
             store.end_attempts([handed_back(first)])
             job = see(store)
-            assert (job.state, job.attempts, job.history[0].cause) == (JobState.WAITING, {}, "released")
+            assert (job.state, job.failures, job.attempts[0].cause) == (JobState.QUEUED, {}, "released")
             second = take_one(store)
             assert (second.fence, second.alone, second.attempts) == (first.fence + 1, False, {})
             assert store.end_attempts([handed_back(first)]) == [Answer.LOST]
@@ -335,16 +335,16 @@ class HolderTests(StoreCase):
         """Also where a later one succeeded, and where the job goes back."""
         with self.opened() as store:
             put(store, "a", output="file:///out/a")
-            first = AttemptEnd(take_one(store).hold, JobState.WAITING, Cause.RELEASED, transfers=2)
+            first = AttemptEnd(take_one(store).hold, JobState.QUEUED, FailureCause.RELEASED, transfers=2)
             assert store.end_attempts([first]) == store.end_attempts([first]) == [Answer.OK]
             claimed = take_one(store)
-            assert claimed.attempts == {Cause.TRANSFER: 2}
+            assert claimed.attempts == {FailureCause.TRANSFER: 2}
             store.end_attempts([AttemptEnd(claimed.hold, JobState.SUCCEEDED, transfers=3)])
-            assert see(store, "a").attempts == {Cause.TRANSFER: 5}
+            assert see(store, "a").failures == {FailureCause.TRANSFER: 5}
             put(store, "b")
-            last = AttemptEnd(take_one(store).hold, JobState.DEAD, Cause.TRANSFER, counts=True, transfers=9)
+            last = AttemptEnd(take_one(store).hold, JobState.DEAD, FailureCause.TRANSFER, counts=True, transfers=9)
             store.end_attempts([last])
-            assert see(store, "b").attempts == {Cause.TRANSFER: 10}
+            assert see(store, "b").failures == {FailureCause.TRANSFER: 10}
 
     def test_a_failed_attempt_is_counted_and_rests(self) -> None:
         """The job is scheduled with its error until then, and runs alone where the holder says so."""
@@ -357,9 +357,9 @@ class HolderTests(StoreCase):
             ]
             assert store.end_attempts(ends) == [Answer.OK] * 2
             resting = see(store, "b")
-            assert (resting.state, resting.attempts) == (JobState.SCHEDULED, {"application": 1})
+            assert (resting.state, resting.failures) == (JobState.SCHEDULED, {"application": 1})
             assert resting.error == failure(second).problem
-            assert resting.not_before is not None
+            assert resting.scheduled_at is not None
             (again,) = self.until(lambda: take(store))
             assert (again.id, again.alone, again.attempts) == ("a", True, {"application": 1})
 
@@ -367,10 +367,10 @@ class HolderTests(StoreCase):
         """As when a worker died under several jobs."""
         with self.opened() as store:
             put(store)
-            crash = AttemptEnd(take_one(store).hold, JobState.WAITING, Cause.CRASH, alone=True)
+            crash = AttemptEnd(take_one(store).hold, JobState.QUEUED, FailureCause.WORKER_LOST, alone=True)
             assert store.end_attempts([crash]) == [Answer.OK]
             job = see(store)
-            assert (job.attempts, [attempt.cause for attempt in job.history]) == ({}, ["crash"])
+            assert (job.failures, [attempt.cause for attempt in job.attempts]) == ({}, ["crash"])
             assert take_one(store).alone
 
     def test_a_dead_job_keeps_its_error_and_one_that_succeeds_has_none(self) -> None:
@@ -378,16 +378,16 @@ class HolderTests(StoreCase):
         with self.opened() as store:
             store.submit([NewJob("a"), NewJob("b")])
             first, second = (job.hold for job in take(store))
-            store.end_attempts([failure(first), failure(second, JobState.WAITING)])
+            store.end_attempts([failure(first), failure(second, JobState.QUEUED)])
             dead = see(store, "a")
-            assert (dead.state, dead.error, dead.attempts) == (
+            assert (dead.state, dead.error, dead.failures) == (
                 JobState.DEAD,
                 failure(first).problem,
                 {"application": 1},
             )
             store.end_attempts([success(take_one(store).hold)])
             done = see(store, "b")
-            assert (done.state, done.error, done.attempts) == (JobState.SUCCEEDED, None, {"application": 1})
+            assert (done.state, done.error, done.failures) == (JobState.SUCCEEDED, None, {"application": 1})
 
     def test_a_job_to_be_cancelled_does_not_go_back(self) -> None:
         """It ends as cancelled instead, and the holder is told OK as often as it asks."""
@@ -401,7 +401,7 @@ class HolderTests(StoreCase):
             assert store.end_attempts(ends) == [Answer.OK] * 2
             jobs = [see(store, job_id) for job_id in "ab"]
             assert [job.state for job in jobs] == [JobState.CANCELLED] * 2
-            assert [job.history[-1].cause for job in jobs] == ["cancelled"] * 2
+            assert [job.attempts[-1].cause for job in jobs] == ["cancelled"] * 2
 
     def test_a_commit_that_comes_before_the_holder_knows_of_a_cancel_wins(self) -> None:
         """The first transition wins."""
@@ -418,4 +418,4 @@ class HolderTests(StoreCase):
             put(store)
             for _ in range(MOST_HISTORY + 2):
                 store.end_attempts([handed_back(take_one(store).hold)])
-            assert [attempt.fence for attempt in see(store).history] == list(range(3, MOST_HISTORY + 3))
+            assert [attempt.fencing_token for attempt in see(store).attempts] == list(range(3, MOST_HISTORY + 3))

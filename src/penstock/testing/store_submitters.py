@@ -35,7 +35,7 @@ class SubmitterTests(StoreCase):
         with self.opened() as store:
             fields = {"service": "s", "priority": -3, "input_url": "s3://b/in", "output": "s3://b/out"}
             job = put(store, "a", key="k", deadline=9e9, **fields)
-            shown = Job("a", store.queue, JobState.WAITING, job.created, deadline=9e9, **fields)  # type: ignore[arg-type]
+            shown = Job("a", store.queue, JobState.QUEUED, job.created_at, expires_at=9e9, **fields)  # type: ignore[arg-type]
             assert job == shown
             assert see(store) == shown
 
@@ -136,10 +136,10 @@ class SubmitterTests(StoreCase):
             assert refused(QueueFull, lambda: put(bounded, "e"))
             store.cancel("c")
             assert refused(QueueFull, lambda: put(bounded, "e"))
-            store.purge(JobState.WAITING, 0.0)
+            store.purge(JobState.QUEUED, 0.0)
             bounded.submit([NewJob("e", b"12345"), NewJob("f", b"12345")])
             store.retry("b")
-            assert store.stats().waiting == 3
+            assert store.stats().queued == 3
 
     # -- results ----------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class SubmitterTests(StoreCase):
             store.submit([NewJob("a"), NewJob("b", delay=LONG)])
             for job_id in ("a", "b"):
                 job = store.cancel(job_id)
-                assert (job.state, job.ended is not None, job.not_before) == (JobState.CANCELLED, True, None)
+                assert (job.state, job.finished_at is not None, job.scheduled_at) == (JobState.CANCELLED, True, None)
                 assert store.cancel(job_id) == job
             assert take(store) == []
 
@@ -181,11 +181,11 @@ class SubmitterTests(StoreCase):
             store.submit([NewJob("a"), NewJob("b")])
             first, second = (claimed.hold for claimed in take(store))
             assert [renewed.cancel for renewed in store.renew([first, second], LONG)] == [False, False]
-            assert store.cancel("a").state is JobState.LEASED
-            assert store.cancel("a").state is JobState.LEASED
+            assert store.cancel("a").state is JobState.RUNNING
+            assert store.cancel("a").state is JobState.RUNNING
             renewed = store.renew([first, second], LONG)
             assert renewed == [(Answer.OK, True), (Answer.OK, False)]
-            assert see(store).state is JobState.LEASED
+            assert see(store).state is JobState.RUNNING
 
     def test_cancel_ends_a_leased_job_whose_lease_ran_out(self) -> None:
         """Nobody is there to do it; the holder, if it comes back, has lost the job."""
@@ -194,7 +194,7 @@ class SubmitterTests(StoreCase):
             hold = self.lose(store).hold
             job = store.cancel("a")
             assert job.state is JobState.CANCELLED
-            assert [attempt.cause for attempt in job.history] == ["cancelled"]
+            assert [attempt.cause for attempt in job.attempts] == ["cancelled"]
             assert store.end_attempts([success(hold)]) == [Answer.LOST]
             assert store.renew([hold], LONG)[0].answer is Answer.LOST
             assert see(store) == job
@@ -219,14 +219,20 @@ class SubmitterTests(StoreCase):
             second = take_one(store)
             store.end_attempts([failure(second.hold)])
             dead = see(store)
-            assert (dead.state, dead.attempts) == (JobState.DEAD, {"lost": 1, "application": 1})
+            assert (dead.state, dead.failures) == (JobState.DEAD, {"lost": 1, "application": 1})
             job = store.retry("a")
-            assert (job.state, job.run, job.attempts, job.error, job.ended) == (JobState.WAITING, 2, {}, None, None)
-            assert job.history == dead.history
+            assert (job.state, job.generation, job.failures, job.error, job.finished_at) == (
+                JobState.QUEUED,
+                2,
+                {},
+                None,
+                None,
+            )
+            assert job.attempts == dead.attempts
             third = take_one(store)
             assert (third.run, third.attempts, third.alone) == (2, {}, False)
             assert first.fence < second.fence < third.fence
-            assert [(claim.run, claim.fence) for claim in see(store).history] == [
+            assert [(claim.generation, claim.fencing_token) for claim in see(store).attempts] == [
                 (1, first.fence),
                 (1, second.fence),
                 (2, third.fence),
@@ -250,7 +256,7 @@ class SubmitterTests(StoreCase):
             store.submit([NewJob("a", deadline=1.0), NewJob("b", deadline=later)])
             assert see(store).state is JobState.EXPIRED
             store.cancel("b")
-            assert [store.retry(job_id).deadline for job_id in "ab"] == [None, later]
+            assert [store.retry(job_id).expires_at for job_id in "ab"] == [None, later]
             assert ids(take(store)) == ["a", "b"]
 
     def test_only_what_ended_without_a_result_is_retried(self) -> None:
@@ -270,10 +276,13 @@ class SubmitterTests(StoreCase):
         with self.opened() as store:
             now = wall_of(store)
             store.submit([NewJob("a", delay=SHORT), NewJob("b", delay=LONG)])
-            self.until(lambda: see(store).state is JobState.WAITING)
-            assert see(store).not_before is None
+            self.until(lambda: see(store).state is JobState.QUEUED)
+            assert see(store).scheduled_at is None
             late = see(store, "b")
-            assert (late.state, late.not_before is not None and late.not_before >= now + LONG) == ("scheduled", True)
+            assert (late.state, late.scheduled_at is not None and late.scheduled_at >= now + LONG) == (
+                "scheduled",
+                True,
+            )
             assert ids(take(store)) == ["a"]
 
     def test_a_job_expires_at_its_deadline_unless_it_is_held(self) -> None:
@@ -285,8 +294,8 @@ class SubmitterTests(StoreCase):
             store.submit([NewJob("waits", deadline=soon), NewJob("rests", deadline=soon, delay=LONG)])
             self.until(lambda: see(store, "waits").state is JobState.EXPIRED)
             self.until(lambda: see(store, "rests").state is JobState.EXPIRED)
-            assert see(store, "waits").ended is not None
-            assert see(store, "held").state is JobState.LEASED
+            assert see(store, "waits").finished_at is not None
+            assert see(store, "held").state is JobState.RUNNING
             assert store.end_attempts([success(hold)]) == [Answer.OK]
             assert see(store, "held").state is JobState.SUCCEEDED
             assert take(store) == []

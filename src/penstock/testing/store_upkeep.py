@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import JobConflict, JobNotFound
 from penstock.jobs.job import Stats
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, AttemptEnd, Delivery, Hold, NewJob, Store
 from penstock.testing.store_case import (
@@ -67,7 +67,7 @@ class UpkeepTests(StoreCase):
             one_in_each_state(store)
             assert [ids(store.list_jobs(state, 10, None)) for state in JobState] == [[state] for state in JobState]
             assert ids(store.list_jobs(JobState.EXPIRED, 10, "leased")) == ["expired"]
-            assert store.list_jobs(JobState.LEASED, 10, "expired") == []
+            assert store.list_jobs(JobState.RUNNING, 10, "expired") == []
             assert refused(JobNotFound, lambda: store.list_jobs(None, 10, "x"))
 
     # -- purges -----------------------------------------------------------------------------------------------------
@@ -83,14 +83,14 @@ class UpkeepTests(StoreCase):
             assert store.result("a") is None
             assert refused(JobNotFound, lambda: store.cancel("a"))
             assert put(store, "c", key="k", digest="e").id == "c"
-            assert put(store, "a", digest="e").state is JobState.WAITING
+            assert put(store, "a", digest="e").state is JobState.QUEUED
             assert ids(take(store)) == ["b", "c", "a"]
 
     def test_a_purge_of_everything_spares_what_is_leased(self) -> None:
         """To ask for the leased ones is refused."""
         with self.opened() as store:
             one_in_each_state(store)
-            assert refused(JobConflict, lambda: store.purge(JobState.LEASED, 0.0))
+            assert refused(JobConflict, lambda: store.purge(JobState.RUNNING, 0.0))
             assert store.purge(None, LONG) == 0
             assert store.purge(None, 0.0) == len(JobState) - 1
             assert ids(store.list_jobs(None, 10, None)) == ["leased"]
@@ -98,7 +98,7 @@ class UpkeepTests(StoreCase):
 
     def test_a_purge_of_one_state_spares_the_others(self) -> None:
         """Whatever the state."""
-        for state in set(JobState) - {JobState.LEASED}:
+        for state in set(JobState) - {JobState.RUNNING}:
             with self.opened() as store:
                 one_in_each_state(store)
                 assert store.purge(state, 0.0) == 1
@@ -147,20 +147,20 @@ class UpkeepTests(StoreCase):
         """From its submission, or from when it fell due; 0 where none waits."""
         with self.opened() as store:
             store.submit([NewJob("a"), NewJob("b", delay=LONG)])
-            self.until(lambda: store.stats().oldest_waiting >= 4 * SHORT)
+            self.until(lambda: store.stats().oldest_queued_seconds >= 4 * SHORT)
             store.cancel("a")
-            assert store.stats().oldest_waiting == 0.0
+            assert store.stats().oldest_queued_seconds == 0.0
 
     def test_the_backlog_is_told_in_seconds_of_the_model(self) -> None:
         """By the last who knew how long a job takes; any connection tells it."""
         with self.opened() as store, self.opened_again(store) as other:
             store.submit([NewJob(job_id) for job_id in "abc"])
-            assert store.stats().backlog_seconds == 0.0
+            assert store.stats().estimated_backlog_seconds == 0.0
             tended(store, seconds_per_job=0.5)
             tended(store)
-            assert other.stats().backlog_seconds == 1.5
+            assert other.stats().estimated_backlog_seconds == 1.5
             take(store, limit=1)
-            assert other.stats().backlog_seconds == 1.0
+            assert other.stats().estimated_backlog_seconds == 1.0
 
     # -- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class UpkeepTests(StoreCase):
             store.submit([NewJob("a", deadline=soon), NewJob("b", deadline=soon, delay=LONG), NewJob("c", delay=SHORT)])
             self.until(lambda: tended(store) and store.stats().expired == 2)
             assert ids(store.list_jobs(JobState.EXPIRED, 10, None)) == ["a", "b"]
-            assert ids(store.list_jobs(JobState.WAITING, 10, None)) == ["c"]
+            assert ids(store.list_jobs(JobState.QUEUED, 10, None)) == ["c"]
 
     # -- the outbox -------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class UpkeepTests(StoreCase):
             store.end_attempts([failure(holds["a"]), handed_back(holds["b"]), handed_back(holds["c"])])
             store.cancel("b")
             store.cancel("unclaimed")
-            assert store.purge(JobState.WAITING, 0.0) == 1
+            assert store.purge(JobState.QUEUED, 0.0) == 1
             left = {delivery.job_id: delivery for delivery in store.deliveries(limit=10, lease=LONG)}
             assert left == {job_id: Delivery(job_id, PLACE, 0, 1, 1) for job_id in "abc"}
 
@@ -224,9 +224,9 @@ class UpkeepTests(StoreCase):
         with self.opened() as store:
             store.submit([NewJob(job_id, output=PLACE) for job_id in "ab"])
             holds = {job.id: job.hold for job in take(store)}
-            refused = AttemptEnd(holds["a"], JobState.DEAD, cause=Cause.INPUT, counts=True)
+            refused = AttemptEnd(holds["a"], JobState.DEAD, cause=FailureCause.INVALID_INPUT, counts=True)
             store.end_attempts([refused, handed_back(holds["b"])])
-            again = AttemptEnd(take_one(store).hold, JobState.DEAD, cause=Cause.INPUT, counts=True)
+            again = AttemptEnd(take_one(store).hold, JobState.DEAD, cause=FailureCause.INVALID_INPUT, counts=True)
             store.end_attempts([again])
             assert store.deliveries(limit=10, lease=LONG) == [Delivery("b", PLACE, 0, 1, 2)]
             store.retry("a")
@@ -244,12 +244,12 @@ class UpkeepTests(StoreCase):
             assert (len(first), len(second)) == (2, 1)
             assert {delivery.job_id for delivery in first + second} == {"a", "b", "c"}
             assert self.until(lambda: store.deliveries(limit=2, lease=SHORT)) == second
-            assert store.stats().undelivered == 3
+            assert store.stats().pending_outputs == 3
             store.delivered(second)
             store.delivered(second + first[:1])
             self.pass_time(2 * SHORT)
             assert store.deliveries(limit=2, lease=SHORT) == []
-            assert other.stats().undelivered == 1
+            assert other.stats().pending_outputs == 1
 
     def test_a_job_has_a_delivery_for_each_of_its_runs(self) -> None:
         """Who has made the first one late does not forget the second."""

@@ -3,7 +3,7 @@
     for verdict in run_worker_suite(CommandWorker(["node", "worker.mjs"]), SuiteTerms(stage="square")):
         assert not verdict.problem, verdict
 
-or, with pytest, `check_worker` for each of `WORKER_CHECKS`.  `penstock worker-check` runs it over any command.
+or, with pytest, `check_worker` for each of `WORKER_CHECKS`.  `penstock worker test` runs it over any command.
 
 Each check starts a worker of its own, and ends it.  The worker must have a stage that is known, of squares, which
 answers
@@ -278,7 +278,7 @@ def large_payloads(case: WorkerCase) -> None:
 
 @_check(Ability.OUTSIDE)
 def max_body(case: WorkerCase) -> None:
-    """An answer that would be longer than `max_body` fails its item; the next batch is answered."""
+    """An answer that would be longer than `max_body_bytes` fails its item; the next batch is answered."""
     peer = case.greeted()
     peer.send(peer.launch_bytes(case.terms, SMALL_BODY))
     peer.expect_ready()

@@ -41,7 +41,7 @@ from penstock.training.rules.task_rules import (
     task_name,
     was_finished,
 )
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import (
     ClaimedTask,
     Failed,
@@ -60,13 +60,13 @@ class KeptTasks:
         self.lock = threading.Lock()
         self.run_id: str | None = None
         self.publish_to: str | None = None
-        self.texts: dict[TaskKind, list[str]] = {}
+        self.texts: dict[Phase, list[str]] = {}
         """The JSON of the payloads."""
-        self.tasks: dict[tuple[TaskKind, int], TaskRecord] = {}
+        self.tasks: dict[tuple[Phase, int], TaskRecord] = {}
         """In the order of claims."""
-        self.results: dict[tuple[TaskKind, int], str] = {}
+        self.results: dict[tuple[Phase, int], str] = {}
         """The JSON of what was returned."""
-        self.failed: tuple[TaskKind, int] | None = None
+        self.failed: tuple[Phase, int] | None = None
         """The task that failed first."""
 
 
@@ -106,7 +106,7 @@ class MemoryTasks:
         """See `TaskStore`."""
         return self.kept.publish_to
 
-    def claim(self, kinds: Collection[TaskKind], *, lease: float, attempts: int) -> Next:
+    def claim(self, kinds: Collection[Phase], *, lease: float, attempts: int) -> Next:
         """See `TaskStore`."""
         worker = Worker(os.getpid(), socket.gethostname())
         with self.kept.lock:
@@ -184,7 +184,7 @@ class MemoryTasks:
             self.kept.failed = None
             return True
 
-    def results(self, kind: TaskKind) -> list[Any]:
+    def results(self, kind: Phase) -> list[Any]:
         """See `TaskStore`."""
         with self.kept.lock:
             texts = [self.kept.results.get(at) for at in self.kept.tasks if at[0] is kind]
@@ -208,14 +208,14 @@ class MemoryTasks:
     def _now(self) -> HostTime:
         return HostTime(*self._clock.read(), self._clock.boot_id)
 
-    def _left(self) -> Counter[TaskKind]:
+    def _left(self) -> Counter[Phase]:
         return Counter(task.kind for task in self.kept.tasks.values() if task.state is not TaskState.DONE)
 
     def _situation(self, now: HostTime) -> Situation:
         kept, left = self.kept, self._left()
         kind = current_kind(left)
         claimable = (task for task in kept.tasks.values() if task.kind is kind and may_be_claimed(task, now))
-        version = kept.results.get((TaskKind.SAVE, 0))
+        version = kept.results.get((Phase.SAVE, 0))
         return Situation(
             failed=None if kept.failed is None else failure_of(kept.tasks[kept.failed]),
             left=left,

@@ -21,7 +21,7 @@ from penstock.errors import LeaseLost, PenstockError, TrainingError
 from penstock.training.lost_tasks import lease_lost, run_failed
 from penstock.training.patience import Patience
 from penstock.training.rules.json_text import json_text
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.run_options import RunOptions
 from penstock.training.task_renewing import TaskRenewing
 from penstock.training.task_store import ClaimedTask, Failed, TaskHold, TaskStore
@@ -48,7 +48,7 @@ class TaskWork:
     def __init__(
         self,
         store: TaskStore,
-        functions: Mapping[TaskKind, TaskFunction],
+        functions: Mapping[Phase, TaskFunction],
         options: RunOptions,
         *,
         telling: Telling,
@@ -94,7 +94,7 @@ class TaskWork:
     def _fail(self, hold: TaskHold, error: BaseException) -> None:
         problem = describe_error(error)
         trouble = problem.traceback
-        if not self._tell_store(lambda: self._store.fail(hold, trouble, attempts=self._options.attempts)):
+        if not self._tell_store(lambda: self._store.fail(hold, trouble, attempts=self._options.max_attempts)):
             why = self._why_lost(hold)
             if isinstance(error, LeaseLost) and isinstance(why, LeaseLost):
                 raise error
@@ -113,12 +113,12 @@ class TaskWork:
     def _why_lost(self, hold: TaskHold) -> TrainingError:
         """What is raised where the fence of a task counts no longer."""
         options = self._options
-        found = self._patience.ask(lambda: self._store.claim((), lease=options.lease, attempts=options.attempts))
+        found = self._patience.ask(lambda: self._store.claim((), lease=options.lease, attempts=options.max_attempts))
         return run_failed(found) if isinstance(found, Failed) else lease_lost(hold)
 
     @contextlib.contextmanager
     def _renewed(self, hold: TaskHold) -> Iterator[None]:
-        renewing = self._renew(hold, self._options.save_timeout if hold.kind is TaskKind.SAVE else math.inf)
+        renewing = self._renew(hold, self._options.save_timeout if hold.kind is Phase.SAVE else math.inf)
         try:
             renewing.start()
             yield

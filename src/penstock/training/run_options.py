@@ -31,7 +31,7 @@ class RunOptions:
         "seconds without a lease renewal after which a task is released to other workers",
         limit=Limit("a number of seconds from 0.5 to 86400", _is_lease, float),
     )
-    attempts: int = option(3, "maximum attempts of a task; then the run fails", limit=whole_number(least=1))
+    max_attempts: int = option(3, "maximum attempts of a task; then the run fails", limit=whole_number(least=1))
     save_timeout: float = option(
         600.0,
         "seconds after which the lease of the save task is no longer renewed; inf: no limit",

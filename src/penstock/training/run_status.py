@@ -14,7 +14,7 @@ import msgspec
 from penstock.errors import ArtifactInvalid
 from penstock.hosting.host_clock import time_now
 from penstock.training.rules.task_rules import task_name
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import TaskEntry
 from penstock.training.training_run import open_run
 
@@ -27,7 +27,7 @@ class RunState(StrEnum):
 
     UNPLANNED = "unplanned"
     """Nobody has called `plan` to its end."""
-    WORKING = "working"
+    RUNNING = "working"
     """Tasks are left; whether somebody works on them is told by the holders."""
     DONE = "done"
     """Nothing is left."""
@@ -35,17 +35,17 @@ class RunState(StrEnum):
     """A task used up its attempts."""
 
 
-class KindStatus(msgspec.Struct, frozen=True):
+class PhaseStatus(msgspec.Struct, frozen=True):
     """How many tasks of a kind are in each state."""
 
-    kind: TaskKind
-    waiting: int
-    leased: int
+    phase: Phase
+    queued: int
+    running: int
     done: int
     failed: int
 
 
-class HolderStatus(msgspec.Struct, frozen=True):
+class WorkerStatus(msgspec.Struct, frozen=True):
     """A task that a worker has claimed."""
 
     task: str
@@ -54,13 +54,13 @@ class HolderStatus(msgspec.Struct, frozen=True):
     host: str
     attempt: int
     """Which attempt it is, from 1."""
-    held: float | None
+    running_seconds: float | None
     """The seconds since it was claimed; None since another boot."""
     lease_left: float | None
     """The seconds that the lease runs on; 0 or less where it ran out."""
 
 
-class TroubleStatus(msgspec.Struct, frozen=True):
+class TaskError(msgspec.Struct, frozen=True):
     """How the last failed attempt of a task failed."""
 
     task: str
@@ -68,14 +68,14 @@ class TroubleStatus(msgspec.Struct, frozen=True):
     """Of the task, now."""
     attempts: int
     """How many attempts have failed since the plan, or since the last retry."""
-    trouble: str
+    error: str
     """The traceback, or a sentence."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
     """How a run is."""
 
-    at: str
+    taken_at: str
     """When that was, in UTC."""
     folder: str
     run: str | None
@@ -85,10 +85,10 @@ class RunStatus(msgspec.Struct, frozen=True):
     """The model directory, or None."""
     version: int | None
     """The version that it has published, also where the worker died that did, and the run does not know it yet."""
-    kinds: tuple[KindStatus, ...]
+    phases: tuple[PhaseStatus, ...]
     """In the order in which they are done; those without tasks are left out."""
-    holders: tuple[HolderStatus, ...]
-    troubles: tuple[TroubleStatus, ...]
+    workers: tuple[WorkerStatus, ...]
+    errors: tuple[TaskError, ...]
     """The newest last."""
 
 
@@ -101,17 +101,17 @@ def read_status(folder: Path) -> RunStatus:
     """
     with closing(open_run(folder)) as store:
         run, publish_to, entries = store.run_id(), store.publishes_to(), store.tasks()
-        saved = store.results(TaskKind.SAVE)
+        saved = store.results(Phase.SAVE)
     return RunStatus(
-        at=time_now(),
+        taken_at=time_now(),
         folder=str(folder),
         run=run,
         state=_state(run, entries),
         publish_to=publish_to,
         version=next((version for version in saved if version is not None), _published(run, publish_to)),
-        kinds=tuple(_kind(kind, entries) for kind in TaskKind if any(entry.kind is kind for entry in entries)),
-        holders=tuple(_holder(entry) for entry in entries if entry.state is TaskState.LEASED),
-        troubles=_troubles(entries),
+        phases=tuple(_kind(kind, entries) for kind in Phase if any(entry.kind is kind for entry in entries)),
+        workers=tuple(_holder(entry) for entry in entries if entry.state is TaskState.RUNNING),
+        errors=_troubles(entries),
     )
 
 
@@ -131,22 +131,22 @@ def _state(run: str | None, entries: Sequence[TaskEntry]) -> RunState:
         return RunState.UNPLANNED
     if any(entry.state is TaskState.FAILED for entry in entries):
         return RunState.FAILED
-    return RunState.DONE if all(entry.state is TaskState.DONE for entry in entries) else RunState.WORKING
+    return RunState.DONE if all(entry.state is TaskState.DONE for entry in entries) else RunState.RUNNING
 
 
-def _kind(kind: TaskKind, entries: Sequence[TaskEntry]) -> KindStatus:
+def _kind(kind: Phase, entries: Sequence[TaskEntry]) -> PhaseStatus:
     states = [entry.state for entry in entries if entry.kind is kind]
-    return KindStatus(kind, *(states.count(state) for state in TaskState))
+    return PhaseStatus(kind, *(states.count(state) for state in TaskState))
 
 
-def _holder(entry: TaskEntry) -> HolderStatus:
+def _holder(entry: TaskEntry) -> WorkerStatus:
     name = task_name(entry.kind, entry.place)
-    return HolderStatus(name, entry.pid, entry.host, entry.attempts + 1, entry.held, entry.lease_left)
+    return WorkerStatus(name, entry.pid, entry.host, entry.attempts + 1, entry.held, entry.lease_left)
 
 
-def _troubles(entries: Sequence[TaskEntry]) -> tuple[TroubleStatus, ...]:
+def _troubles(entries: Sequence[TaskEntry]) -> tuple[TaskError, ...]:
     troubled = sorted((entry for entry in entries if entry.trouble), key=lambda entry: entry.claimed or 0.0)
     return tuple(
-        TroubleStatus(task_name(entry.kind, entry.place), entry.state, entry.attempts, entry.trouble)
+        TaskError(task_name(entry.kind, entry.place), entry.state, entry.attempts, entry.trouble)
         for entry in troubled[-MOST_TROUBLES:]
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 from penstock.codec.text import printable
 from penstock.hosting.kernel_locks import close_lock, try_lock
 from penstock.hosting.stdio import LossyStream, is_terminal
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.shown_lines import ShownLines
 from penstock.training.task_store import KindProgress
 from penstock.training.telling import Shown
@@ -33,9 +33,9 @@ class ShownBar:
         self._name = name
         self._console = console
         self._bars = bars
-        self._rows: dict[TaskKind, TaskID] = {}
+        self._rows: dict[Phase, TaskID] = {}
 
-    def show(self, kind: TaskKind, words: str, progress: Sequence[KindProgress]) -> None:
+    def show(self, kind: Phase, words: str, progress: Sequence[KindProgress]) -> None:
         """Draw the bars anew, with `words` behind that of `kind`."""
         for each, total, left in progress:
             if not total:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.hosting.stdio import write_stderr_line
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.task_store import KindProgress
 
 LINE_SECONDS: Final = 5.0
@@ -31,7 +31,7 @@ class ShownLines:
         self._next_line = now()
         self._last = ""
 
-    def show(self, kind: TaskKind, words: str, progress: Sequence[KindProgress]) -> None:
+    def show(self, kind: Phase, words: str, progress: Sequence[KindProgress]) -> None:
         """Write a line, unless the last one says the same or was just written."""
         done = [f"{each.total - each.left} of {each.total} done" for each in progress if each.kind is kind]
         line = "; ".join([words, *done])

@@ -50,7 +50,7 @@ from penstock.training.rules.task_rules import (
     task_name,
     was_finished,
 )
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import ClaimedTask, KindProgress, Next, RunPlan, TaskEntry, TaskHold
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ class SqliteTasks:
         found = self._read(lambda connection, _: task_rows.read_plan(connection))
         return None if found is None else found[1]
 
-    def claim(self, kinds: Collection[TaskKind], *, lease: float, attempts: int) -> Next:
+    def claim(self, kinds: Collection[Phase], *, lease: float, attempts: int) -> Next:
         """See `TaskStore`."""
 
         def decide(connection: sqlite3.Connection, now: HostTime) -> Decision:
@@ -174,7 +174,7 @@ class SqliteTasks:
         """See `TaskStore`."""
         return self._write(_retry)
 
-    def results(self, kind: TaskKind) -> list[Any]:
+    def results(self, kind: Phase) -> list[Any]:
         """See `TaskStore`."""
         texts = self._read(lambda connection, _: task_rows.read_results(connection, kind))
         return [None if text is None else json.loads(text) for text in texts]

@@ -1,6 +1,6 @@
 """The tables of a training run's file, and how its tasks are read from them and written.
 
-Kinds and states are numbers in the order of `TaskKind` and `TaskState`.  `lease_until` and `since` are readings of the
+Kinds and states are numbers in the order of `Phase` and `TaskState`.  `lease_until` and `since` are readings of the
 host's clock since its boot, and `boot_id` says since which.  Each function is part of a transaction of its caller.
 """
 
@@ -23,7 +23,7 @@ from penstock.training.rules.task_rules import (
     failure_of,
     may_be_claimed,
 )
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 
 STATES: Final = tuple(TaskState)
 
@@ -92,13 +92,13 @@ def read_payload(connection: sqlite3.Connection, task: TaskRecord) -> str:
     return str(text)
 
 
-def read_results(connection: sqlite3.Connection, kind: TaskKind) -> list[str | None]:
+def read_results(connection: sqlite3.Connection, kind: Phase) -> list[str | None]:
     """The JSON of what the tasks of a kind have returned."""
     query = "SELECT json FROM tasks LEFT JOIN results USING (kind, place) WHERE kind = ? ORDER BY place"
     return [text for (text,) in connection.execute(query, (KINDS.index(kind),))]
 
 
-def read_task(connection: sqlite3.Connection, kind: TaskKind, place: int) -> TaskRecord | None:
+def read_task(connection: sqlite3.Connection, kind: Phase, place: int) -> TaskRecord | None:
     """One task; None where the plan has none at that place."""
     at = KINDS.index(kind), place
     row = connection.execute(f"{_SELECT} WHERE kind = ? AND place = ?", at).fetchone()
@@ -117,7 +117,7 @@ def read_retriable(connection: sqlite3.Connection) -> Iterator[TaskRecord]:
     return map(_record, rows)
 
 
-def count_tasks(connection: sqlite3.Connection) -> dict[TaskKind, tuple[int, int]]:
+def count_tasks(connection: sqlite3.Connection) -> dict[Phase, tuple[int, int]]:
     """How many tasks each kind has, and how many of them are not done."""
     rows = connection.execute("SELECT kind, total, left FROM kinds ORDER BY kind")
     return dict.fromkeys(KINDS, (0, 0)) | {KINDS[number]: (total, left) for number, total, left in rows}
@@ -128,7 +128,7 @@ def read_situation(connection: sqlite3.Connection, now: HostTime) -> Situation:
     left = {kind: count for kind, (_, count) in count_tasks(connection).items()}
     failed, kind = _read_failed(connection), current_kind(left)
     version = connection.execute(
-        "SELECT json FROM results WHERE kind = ? AND place = 0", (KINDS.index(TaskKind.SAVE),)
+        "SELECT json FROM results WHERE kind = ? AND place = 0", (KINDS.index(Phase.SAVE),)
     ).fetchone()
     return Situation(
         failed=None if failed is None else failure_of(failed),
@@ -173,7 +173,7 @@ def _read_failed(connection: sqlite3.Connection) -> TaskRecord | None:
     return None if row is None else _record(row)
 
 
-def _read_first(connection: sqlite3.Connection, kind: TaskKind, now: HostTime) -> TaskRecord | None:
+def _read_first(connection: sqlite3.Connection, kind: Phase, now: HostTime) -> TaskRecord | None:
     """The first task of a kind that may be claimed.  Few are leased, one for each worker, so all of them are read."""
     number = KINDS.index(kind)
     waiting = connection.execute(f"{_SELECT} WHERE state = 0 AND kind = ? ORDER BY place LIMIT 1", (number,))

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 
 
 class TaskHold(NamedTuple):
     """A claim on a task."""
 
-    kind: TaskKind
+    kind: Phase
     place: int
     """The place in the plan of its kind, from 0."""
     fence: int
@@ -64,7 +64,7 @@ class Failed(NamedTuple):
 class Blocked(NamedTuple):
     """There is nothing to claim now."""
 
-    kind: TaskKind
+    kind: Phase
     """The kind that is being worked on."""
     left: int
     """How many of its tasks are not done."""
@@ -78,7 +78,7 @@ Next: TypeAlias = ClaimedTask | Ready | Failed | Blocked
 class RunPlan(NamedTuple):
     """What a run is to do."""
 
-    tasks: Mapping[TaskKind, Sequence[Any]]
+    tasks: Mapping[Phase, Sequence[Any]]
     """The payloads of train, evaluate and predict, which JSON can carry."""
     publish_to: str | None
     """The model directory, absolute; None: the run publishes nothing, and has no save task."""
@@ -87,7 +87,7 @@ class RunPlan(NamedTuple):
 class KindProgress(NamedTuple):
     """How far a kind is."""
 
-    kind: TaskKind
+    kind: Phase
     total: int
     left: int
     """How many of its tasks are not done."""
@@ -96,7 +96,7 @@ class KindProgress(NamedTuple):
 class TaskEntry(msgspec.Struct, frozen=True):
     """What is known of one task."""
 
-    kind: TaskKind
+    kind: Phase
     place: int
     state: TaskState
     attempts: int
@@ -133,7 +133,7 @@ class TaskStore(Protocol):
     def publishes_to(self) -> str | None:
         """The model directory of the plan; None where it has none, and before there is a plan."""
 
-    def claim(self, kinds: Collection[TaskKind], *, lease: float, attempts: int) -> Next:
+    def claim(self, kinds: Collection[Phase], *, lease: float, attempts: int) -> Next:
         """Claim the first task that waits, or whose lease has run out, of the kind that is being worked on.
 
         A task whose lease has run out has had a failed attempt; where it was the last of `attempts`, the run fails.
@@ -182,7 +182,7 @@ class TaskStore(Protocol):
         A task whose lease has run out is given back.
         """
 
-    def results(self, kind: TaskKind) -> list[Any]:
+    def results(self, kind: Phase) -> list[Any]:
         """What the functions of this kind returned, in the order of the plan; None where a task is not done."""
 
     def progress(self) -> list[KindProgress]:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from penstock.codec.text import printable
 from penstock.errors import PenstockError
 from penstock.training.rules.task_rules import task_name
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.task_store import Blocked, ClaimedTask, KindProgress, TaskHold
 
 LOOK_SECONDS: Final = 0.25
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 0.25
 class Shown(Protocol):
     """Where a worker tells what it does."""
 
-    def show(self, kind: TaskKind, words: str, progress: Sequence[KindProgress]) -> None:
+    def show(self, kind: Phase, words: str, progress: Sequence[KindProgress]) -> None:
         """What this worker does from now on, with a task of `kind`, and how far the run is."""
 
     def note(self, words: str) -> None:
@@ -40,7 +40,7 @@ class Shown(Protocol):
 class ShownNowhere:
     """Shows nothing."""
 
-    def show(self, kind: TaskKind, words: str, progress: Sequence[KindProgress]) -> None:
+    def show(self, kind: Phase, words: str, progress: Sequence[KindProgress]) -> None:
         """See `Shown`."""
 
     def note(self, words: str) -> None:
@@ -60,7 +60,7 @@ class UnfailingShown:
     def __init__(self, shown: Shown) -> None:
         self._shown = shown
 
-    def show(self, kind: TaskKind, words: str, progress: Sequence[KindProgress]) -> None:
+    def show(self, kind: Phase, words: str, progress: Sequence[KindProgress]) -> None:
         """See `Shown`."""
         self._hand_on(lambda shown: shown.show(kind, words, progress))
 
@@ -99,8 +99,8 @@ class Telling:
         self._now = now
         self._progress: Sequence[KindProgress] = ()
         self._next_look = now()
-        self._kind: TaskKind | None = None
-        self._left_to_others: set[TaskKind] = set()
+        self._kind: Phase | None = None
+        self._left_to_others: set[Phase] = set()
 
     def note(self, words: str) -> None:
         """What the user should know."""
@@ -113,7 +113,7 @@ class Telling:
         self._shown.show(
             task.hold.kind, f"{task_name(task.hold.kind, task.hold.place)}{attempt}", self._counted(task.hold.kind)
         )
-        if task.hold.kind is TaskKind.SAVE:  # which tells its own steps
+        if task.hold.kind is Phase.SAVE:  # which tells its own steps
             with self._shown.aside():
                 yield
         else:
@@ -137,7 +137,7 @@ class Telling:
             self.note(f"this process has no function for {blocked.kind} and leaves it to other workers")
         self._shown.show(blocked.kind, "waiting for other workers", self._counted(blocked.kind))
 
-    def _counted(self, kind: TaskKind) -> Sequence[KindProgress]:
+    def _counted(self, kind: Phase) -> Sequence[KindProgress]:
         now = self._now()
         if now >= self._next_look or kind is not self._kind:
             self._kind = kind

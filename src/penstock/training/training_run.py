@@ -27,7 +27,7 @@ from penstock.training.lost_tasks import lease_lost
 from penstock.training.one_task import TaskWork
 from penstock.training.patience import PATIENCE_SECONDS, Patience
 from penstock.training.rules.task_rules import task_name
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.run_options import RunOptions, folder_path
 from penstock.training.shown_bar import run_shown
 from penstock.training.sqlite_tasks import SqliteTasks, is_there
@@ -39,7 +39,7 @@ from penstock.training.working import work_until_done
 
 RUN_FILE: Final = "run.db"
 CHECKPOINTS: Final = "checkpoints"
-PLANNED_KINDS: Final = tuple(kind for kind in TaskKind if kind is not TaskKind.SAVE)
+PLANNED_KINDS: Final = tuple(kind for kind in Phase if kind is not Phase.SAVE)
 
 
 class Run:
@@ -55,7 +55,7 @@ class Run:
         *,
         publish_to: str | os.PathLike[str] | None = None,
         lease: float = 30.0,
-        attempts: int = 3,
+        max_attempts: int = 3,
         save_timeout: float = 600.0,
     ) -> None:
         """Say where the run is; nothing is made or opened yet.
@@ -64,7 +64,7 @@ class Run:
             folder: its folder, which `plan` makes.
             publish_to: the model directory in which its model is published; None: the run publishes nothing.
             lease: seconds after which a task whose worker died is given to another, from 0.5 to a day.
-            attempts: how often a task is tried until the run has failed.
+            max_attempts: how often a task is tried until the run has failed.
             save_timeout: seconds after which the lease of the save task is renewed no longer; inf: it always is.
 
         Raises:
@@ -72,7 +72,7 @@ class Run:
         """
         self.folder = folder_path("folder", folder)
         self.publish_to = None if publish_to is None else folder_path("publish_to", publish_to)
-        self.options = RunOptions(lease=lease, attempts=attempts, save_timeout=save_timeout)
+        self.options = RunOptions(lease=lease, max_attempts=max_attempts, save_timeout=save_timeout)
 
     @property
     def id(self) -> str | None:
@@ -94,7 +94,7 @@ class Run:
         if self.publish_to is not None and self.id is None:
             _check_place(self.publish_to)
         payloads = {"train": train, "evaluate": evaluate, "predict": predict}
-        tasks = {TaskKind(name): _payloads(name, given) for name, given in payloads.items()}
+        tasks = {Phase(name): _payloads(name, given) for name, given in payloads.items()}
         try:
             make_folders(self.folder)
         except OSError as error:
@@ -131,9 +131,7 @@ class Run:
             RunUnavailable: the file of the run is locked for long, or the disk is full or fails.
         """
         given = {"train": train, "evaluate": evaluate, "predict": predict, "save": save}
-        functions = {
-            TaskKind(name): _function(name, function) for name, function in given.items() if function is not None
-        }
+        functions = {Phase(name): _function(name, function) for name, function in given.items() if function is not None}
         doing = task_of_this_thread(self.folder)
         if doing is not None:
             raise ConfigError(
@@ -159,7 +157,7 @@ class Run:
         """
         return keep_checkpoint(self.folder / CHECKPOINTS, _function("write", write), lambda: check_tasks(self.folder))
 
-    def latest(self) -> Path | None:
+    def latest_checkpoint(self) -> Path | None:
         """The newest checkpoint, which is there until two newer ones were kept; None where there is none.
 
         Raises:
@@ -169,20 +167,20 @@ class Run:
         return latest_checkpoint(self.folder / CHECKPOINTS)
 
     @checked_keywords("penstock.training.Run.results")
-    def results(self, kind: str) -> list[Any]:
+    def results(self, phase: str) -> list[Any]:
         """What the functions of a kind returned, in the order of the plan; None where a task is not done.
 
         Args:
-            kind: "train", "evaluate" or "predict".
+            phase: "train", "evaluate" or "predict".
 
         Raises:
             ConfigError: there is no such kind, or no run.
             RunUnavailable: the file of the run is locked, or the disk is full or fails.
         """
-        if kind not in PLANNED_KINDS:
-            raise ConfigError(f"there is no kind {kind!r}; kinds: {', '.join(PLANNED_KINDS)}")
+        if phase not in PLANNED_KINDS:
+            raise ConfigError(f"there is no kind {phase!r}; kinds: {', '.join(PLANNED_KINDS)}")
         with self._opened() as store:
-            return store.results(TaskKind(kind))
+            return store.results(Phase(phase))
 
     @property
     def _file(self) -> Path:
@@ -206,8 +204,8 @@ class Run:
                 "create another run in a directory of its own"
             )
 
-    def _work(self, store: TaskStore, functions: Mapping[TaskKind, Callable[..., Any]], telling: Telling) -> int | None:
-        if TaskKind.SAVE in functions and store.publishes_to() is None:
+    def _work(self, store: TaskStore, functions: Mapping[Phase, Callable[..., Any]], telling: Telling) -> int | None:
+        if Phase.SAVE in functions and store.publishes_to() is None:
             telling.note("save is never called, because the run has no publish_to")
         patience = Patience(max(PATIENCE_SECONDS, self.options.lease), telling.note)
         tasks = TaskWork(
@@ -236,7 +234,7 @@ class Run:
                 raise lease_lost(task.hold)
 
         with task_in_hand(self.folder, task_name(task.hold.kind, task.hold.place), check):
-            if task.hold.kind is not TaskKind.SAVE:
+            if task.hold.kind is not Phase.SAVE:
                 return function(task.payload)
             from penstock.training.save_task import save_and_publish  # it needs numpy, and the run may save nothing
 

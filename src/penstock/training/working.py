@@ -11,7 +11,7 @@ from penstock.errors import PenstockError
 from penstock.training.lost_tasks import run_failed
 from penstock.training.one_task import TaskWork
 from penstock.training.patience import Patience
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.run_options import RunOptions
 from penstock.training.task_store import Blocked, ClaimedTask, Failed, Ready, TaskStore
 from penstock.training.telling import Telling
@@ -22,7 +22,7 @@ POLL_SECONDS: Final = 0.2
 
 def work_until_done(
     store: TaskStore,
-    kinds: Collection[TaskKind],
+    kinds: Collection[Phase],
     options: RunOptions,
     *,
     tasks: TaskWork,
@@ -41,7 +41,7 @@ def work_until_done(
     """
     with _given_back(store, telling):
         while True:
-            match patience.ask(lambda: store.claim(kinds, lease=options.lease, attempts=options.attempts)):
+            match patience.ask(lambda: store.claim(kinds, lease=options.lease, attempts=options.max_attempts)):
                 case Ready(version):
                     return version
                 case Failed() as failed:

@@ -67,7 +67,7 @@ SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 TEREDO: Final = IPv6Network("2001::/32")
 
 NET_OPTION: Final = "--allow-net"
-"""The flag by which an operator of `penstock work` allows more, for messages."""
+"""The flag by which an operator of `penstock consume` allows more, for messages."""
 
 
 def parse_nets(text: str, name: str = "allow_net") -> tuple[Network, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.errors import ConfigError, TransferRefused
+from penstock.errors import ConfigError, TransferRejected
 from penstock.transfer.places import FilePlace, ObjectPlace, WebPlace, parse_place
 
 P = TypeVar("P", FilePlace, ObjectPlace)
@@ -39,7 +39,7 @@ class AllowedPlaces:
         for url in filter(None, (part.strip() for part in text.split(","))):
             try:
                 place = parse_place(url)
-            except TransferRefused as error:
+            except TransferRejected as error:
                 raise ConfigError(f"{option}: {error}") from None
             if isinstance(place, WebPlace):
                 raise ConfigError(
@@ -50,10 +50,10 @@ class AllowedPlaces:
         return cls(option, tuple(found))
 
     def root_of(self, place: P) -> P:
-        """The longest prefix that `place` lies beneath.  Raises TransferRefused where there is none."""
+        """The longest prefix that `place` lies beneath.  Raises TransferRejected where there is none."""
         roots = [prefix for prefix in self.prefixes if isinstance(prefix, type(place)) and _is_beneath(place, prefix)]
         if not roots:
-            raise TransferRefused(f"{place} is not allowed: it is not below a prefix of {self.option}")
+            raise TransferRejected(f"{place} is not allowed: it is not below a prefix of {self.option}")
         return max(roots, key=lambda root: len(root.segments))
 
 

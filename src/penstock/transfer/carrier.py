@@ -2,7 +2,7 @@
 
 Contract
 --------
-* A call is tried again after TransferFailed, `retries` times, with a rest before each.  TransferRefused is raised at
+* A call is tried again after TransferFailed, `retries` times, with a rest before each.  TransferRejected is raised at
   once.
 * A call that is cancelled has its transfer stopped, and ends when that has ended: its thread is free then.  A transfer
   by HTTP stops within `GLANCE_SECONDS`, a transfer by S3 at the next piece or when the server has been silent for
@@ -64,7 +64,7 @@ class Carrier:
         """Each transfer, and what stops it."""
 
     async def fetch(self, url: str) -> bytes:
-        """The bytes at `url`.  Raises TransferRefused and TransferFailed."""
+        """The bytes at `url`.  Raises TransferRejected and TransferFailed."""
         return await self._carry(partial(self._fetch, url))
 
     async def store(self, url: str, body: bytes, content_type: str) -> None:

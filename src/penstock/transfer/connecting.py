@@ -49,7 +49,7 @@ class TimedConnection(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer, in the stubs
-        """Read what there is, at least a byte; 0 at the end.  Raises TransferFailed and TransferStopped."""
+        """Read what there is, at least a byte; 0 at the end.  Raises TransferFailed and TransferCancelled."""
         count = self._patiently(lambda: self._sock.recv_into(buffer))
         self.ended = count == 0
         return count
@@ -59,7 +59,7 @@ class TimedConnection(io.RawIOBase):
         return self._reader
 
     def send(self, chunk: bytes | memoryview) -> None:
-        """Send all of `chunk`.  Raises TransferFailed and TransferStopped."""
+        """Send all of `chunk`.  Raises TransferFailed and TransferCancelled."""
         left = memoryview(chunk)
         while left:
             left = left[self._patiently(partial(self._sock.send, left)) :]
@@ -120,7 +120,7 @@ def connected(addresses: list[Resolved], limit: TimeLimit, stall: float) -> Iter
 
 
 def _connect(address: Resolved, limit: TimeLimit) -> socket.socket:
-    """A socket connected to `address`.  Raises OSError, TransferFailed at the time limit, and TransferStopped."""
+    """A socket connected to `address`.  Raises OSError, TransferFailed at the time limit, and TransferCancelled."""
     with contextlib.ExitStack() as undo:
         sock = undo.enter_context(socket.socket(address.family, socket.SOCK_STREAM))
         sock.setblocking(False)

@@ -7,7 +7,7 @@ Contract
 * A redirect of a PUT leads to the host that was named, or to one with a public address.  A network that is allowed
   besides is so for those who name a URL, and not for a server that is told to keep an output.
 * No answer is decoded and none is larger than its limit.  One that is not whole is a failure.
-* TransferRefused is what trying again cannot help: an address that is not allowed, 404 and its like, too many bytes.
+* TransferRejected is what trying again cannot help: an address that is not allowed, 404 and its like, too many bytes.
   TransferFailed is the rest: a server that is slow, is cut off, is not there, or answers 408, 425, 429 or 5xx.
 * Nothing is tried again here.
 """
@@ -24,7 +24,7 @@ from http.client import HTTPException, HTTPResponse
 from socket import socket
 from typing import Final, cast
 
-from penstock.errors import TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRejected
 from penstock.transfer.addresses import NET_OPTION, Network
 from penstock.transfer.connecting import TimedConnection, connected
 from penstock.transfer.lookups import Resolve, ask_the_system, checked_addresses
@@ -65,16 +65,16 @@ class Fetcher:
         """Give the body at `place` to `write`, piece by piece, and return its content type, or "".
 
         Raises:
-            TransferRefused: it may not be fetched, or is not there, or has more than `most_bytes`.
+            TransferRejected: it may not be fetched, or is not there, or has more than `most_bytes`.
             TransferFailed: it could not be fetched now.
-            TransferStopped: the limit says so.
+            TransferCancelled: the limit says so.
         """
         with self._answered("GET", place, None, limit) as (response, connection):
             if response.status not in (200, 203):
                 raise _refusal(place, response.status)
             encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
             if encoding not in ("", "identity"):
-                raise TransferRefused(
+                raise TransferRejected(
                     f"{place}: the response has the Content-Encoding {encoding[:100]!r}, which was not requested "
                     "and is not supported"
                 )
@@ -84,7 +84,7 @@ class Fetcher:
     def put(self, place: WebPlace, outgoing: Outgoing, *, limit: TimeLimit) -> None:
         """Put `outgoing` there.  Raises as `get` does.
 
-        After TransferFailed and TransferStopped it is not known whether it was done.
+        After TransferFailed and TransferCancelled it is not known whether it was done.
         """
         with self._answered("PUT", place, outgoing, limit) as (response, _):
             if not 200 <= response.status < 300:
@@ -111,7 +111,7 @@ class Fetcher:
                     yield response, connection
                     return
             here = there
-        raise TransferRefused(f"{place}: too many redirects, more than {MOST_REDIRECTS}")
+        raise TransferRejected(f"{place}: too many redirects, more than {MOST_REDIRECTS}")
 
 
 def _ask(connection: TimedConnection, method: str, place: WebPlace, outgoing: Outgoing | None) -> HTTPResponse:
@@ -125,7 +125,7 @@ def _ask(connection: TimedConnection, method: str, place: WebPlace, outgoing: Ou
     }
     if outgoing is not None:
         if not _VALUE.fullmatch(outgoing.content_type):
-            raise TransferRefused(f"{place}: {outgoing.content_type[:100]!r} is not a valid content type")
+            raise TransferRejected(f"{place}: {outgoing.content_type[:100]!r} is not a valid content type")
         fields |= {"Content-Type": outgoing.content_type, "Content-Length": str(outgoing.nbytes)}
     lines = [f"{method} {place.target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     response = HTTPResponse(cast("socket", connection), method=method)  # it wants nothing of it but `makefile`
@@ -169,18 +169,20 @@ def _take_body(
 ) -> None:
     announced = announced_length(response.headers, str(place))
     if announced is not None and announced > most_bytes:
-        raise TransferRefused(
-            f"{place} has {announced} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+        raise TransferRejected(
+            f"{place} has {announced} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a stage)"
         )
     taken = 0
     for piece in read_body(response.headers, connection.makefile("rb"), str(place)):
         taken += len(piece)
         if taken > most_bytes:
-            raise TransferRefused(f"{place} has more than {most_bytes} bytes (max_input, or max_bytes of a stage)")
+            raise TransferRejected(
+                f"{place} has more than {most_bytes} bytes (max_input_bytes, or max_bytes of a stage)"
+            )
         write(piece)
 
 
-def _refusal(place: WebPlace, status: int) -> TransferFailed | TransferRefused:
+def _refusal(place: WebPlace, status: int) -> TransferFailed | TransferRejected:
     """What a status means that is none of success."""
     later = status < 200 or status >= 500 or status in MAY_SUCCEED_LATER
-    return (TransferFailed if later else TransferRefused)(f"{place}: the server responded with status {status}")
+    return (TransferFailed if later else TransferRejected)(f"{place}: the server responded with status {status}")

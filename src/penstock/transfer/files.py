@@ -11,7 +11,7 @@ Contract
   as its part.  The folders that are made for it can be read by whoever reads the one above.
 * No call waits for anything but the disk.  That cannot be bounded: a network file system may hang.
 
-TransferRefused is what is not there, is no file, or may not be touched; TransferFailed everything else, and a folder of
+TransferRejected is what is not there, is no file, or may not be touched; TransferFailed everything else, and a folder of
 the operator that is not there, which may be one that is not mounted.
 """
 
@@ -24,7 +24,7 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from penstock.errors import TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRejected
 from penstock.hosting.file_rights import FILE_FLAGS, share_opened
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import FilePlace
@@ -50,12 +50,12 @@ def read_file(
 ) -> None:
     """Give the bytes of a file beneath `root` to `write`, piece by piece.
 
-    Raises TransferRefused, TransferFailed and TransferStopped.
+    Raises TransferRejected, TransferFailed and TransferCancelled.
     """
     with _told(place), _folder_of(root, place) as folder, _regular_file(folder, place) as (file, nbytes):
         if nbytes > most_bytes:
-            raise TransferRefused(
-                f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+            raise TransferRejected(
+                f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a stage)"
             )
         taken = 0
         while piece := os.read(file, CHUNK_BYTES):
@@ -76,7 +76,7 @@ def write_part(root: FilePlace, place: FilePlace, part: str, outgoing: Outgoing,
     with _told(place), _folder_of(root, place, make=True) as folder:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(place.name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise TransferRefused(f"{place} exists and is not a regular file")
+                raise TransferRejected(f"{place} exists and is not a regular file")
         _remove(folder, part)
         with contextlib.ExitStack() as undo:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,7 +95,7 @@ def write_part(root: FilePlace, place: FilePlace, part: str, outgoing: Outgoing,
 def finish_part(root: FilePlace, place: FilePlace, part: str) -> None:
     """Move a part to its place, whatever file is there; nothing where that was done before.
 
-    Raises TransferFailed, and TransferRefused where there is neither the part nor a file in its place.
+    Raises TransferFailed, and TransferRejected where there is neither the part nor a file in its place.
     """
     with _told(place), _folder_of(root, place) as folder:
         try:
@@ -107,7 +107,7 @@ def finish_part(root: FilePlace, place: FilePlace, part: str) -> None:
 
 
 def discard_part(root: FilePlace, place: FilePlace, part: str) -> None:
-    """Remove a part; nothing where there is none.  Raises TransferFailed, or TransferRefused without permission."""
+    """Remove a part; nothing where there is none.  Raises TransferFailed, or TransferRejected without permission."""
     with _told(place):
         try:
             with _folder_of(root, place) as folder:
@@ -124,7 +124,7 @@ def _told(place: FilePlace) -> Iterator[None]:
     except OSError as error:
         reason = _REFUSED.get(error.errno or 0)
         if reason is not None:
-            raise TransferRefused(f"{place}: {reason}") from None
+            raise TransferRejected(f"{place}: {reason}") from None
         raise TransferFailed(f"{place}: {error.strerror or error}") from None
 
 
@@ -157,13 +157,13 @@ def _regular_file(folder: int, place: FilePlace) -> Iterator[tuple[int, int]]:
     # moment later, so the open file is looked at again.
     mode = os.stat(place.name, dir_fd=folder, follow_symlinks=False).st_mode
     if not stat.S_ISREG(mode):
-        raise TransferRefused(f"{place}: it is not a regular file")
+        raise TransferRejected(f"{place}: it is not a regular file")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     file = os.open(place.name, flags, dir_fd=folder)
     try:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode):
-            raise TransferRefused(f"{place}: it is not a regular file")
+            raise TransferRejected(f"{place}: it is not a regular file")
         yield file, found.st_size
     finally:
         os.close(file)

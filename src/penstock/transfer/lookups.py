@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock.errors import TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRejected
 from penstock.transfer.addresses import Network, why_refused
 from penstock.transfer.places import WebPlace
 from penstock.transfer.time_limit import TimeLimit
@@ -47,7 +47,7 @@ def checked_addresses(
     `how` is said beside a refusal.
 
     Raises:
-        TransferRefused: one of them may not, or there is no such name.
+        TransferRejected: one of them may not, or there is no such name.
         TransferFailed: the name could not be looked up now.
     """
     found = _look_up(place, resolve, limit)
@@ -56,9 +56,9 @@ def checked_addresses(
         text = address.sockaddr[0]
         reason = why_refused(f"{text}%{scoped}" if scoped and "%" not in text else text, allowed)
         if reason:
-            raise TransferRefused(f"{place}: {reason}; {how}")
+            raise TransferRejected(f"{place}: {reason}; {how}")
     if not found:
-        raise TransferRefused(f"{place}: {place.host} has no address")
+        raise TransferRejected(f"{place}: {place.host} has no address")
     return found
 
 
@@ -91,8 +91,8 @@ def _look_up(place: WebPlace, resolve: Resolve, limit: TimeLimit) -> list[Resolv
         case None:
             return lookup.found
         case UnicodeError():  # a part of the name is longer than names are
-            raise TransferRefused(f"{place}: {place.host!r} is not a valid host name")
+            raise TransferRejected(f"{place}: {place.host!r} is not a valid host name")
         case socket.gaierror(errno=number) if number in NO_SUCH_NAME:
-            raise TransferRefused(f"{place}: host {place.host} not found")
+            raise TransferRejected(f"{place}: host {place.host} not found")
         case error:
             raise TransferFailed(f"{place}: cannot resolve {place.host}: {error.strerror or error}")

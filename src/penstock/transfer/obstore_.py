@@ -4,7 +4,7 @@ Contract
 --------
 * Credentials, the region and the endpoint are those that obstore finds in the environment: ``AWS_ACCESS_KEY_ID``,
   ``AWS_REGION``, ``AWS_ENDPOINT_URL`` and so on, with ``AWS_ALLOW_HTTP=true`` for an endpoint without TLS.
-* TransferRefused is what is not there, is too large, or may not be touched (401, 403, 404); TransferFailed the rest.
+* TransferRejected is what is not there, is too large, or may not be touched (401, 403, 404); TransferFailed the rest.
 * Nothing is tried again here.  After TransferFailed the next request looks the endpoint's name up again.
 * Who stops a transfer is heard between two pieces; one that waits for the server ends after `STALL_SECONDS`.
 
@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, 
 from obstore.store import S3Store
 
 from penstock.config import MIB
-from penstock.errors import TransferFailed, TransferRefused
+from penstock.errors import TransferFailed, TransferRejected
 from penstock.transfer.outgoing import Outgoing
 from penstock.transfer.places import ObjectPlace
 from penstock.transfer.time_limit import TimeLimit
@@ -55,14 +55,14 @@ class ObjectStorage:
     def read(self, place: ObjectPlace, write: Callable[[bytes], object], *, most_bytes: int, limit: TimeLimit) -> str:
         """Give an object's bytes to `write`, piece by piece, and return its content type, or "".
 
-        Raises TransferRefused, TransferFailed and TransferStopped.
+        Raises TransferRejected, TransferFailed and TransferCancelled.
         """
         with self._told(place) as store:
             found = obstore.get(store, place.key)
             nbytes = found.meta["size"]
             if nbytes > most_bytes:
-                raise TransferRefused(
-                    f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input, or max_bytes of a stage)"
+                raise TransferRejected(
+                    f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a stage)"
                 )
             taken = 0
             pieces = iter(found.stream(min_chunk_size=PIECE_BYTES))
@@ -96,7 +96,7 @@ class ObjectStorage:
     def move(self, part: ObjectPlace, place: ObjectPlace) -> None:
         """Move an object to its place in the same bucket; nothing where that was done before.
 
-        S3 copies at most 5 GiB in one go.  Raises TransferFailed, and TransferRefused where there is neither.
+        S3 copies at most 5 GiB in one go.  Raises TransferFailed, and TransferRejected where there is neither.
         """
         with self._told(place) as store:
             try:
@@ -107,7 +107,7 @@ class ObjectStorage:
         self.remove(part)
 
     def remove(self, place: ObjectPlace) -> None:
-        """Remove an object; nothing where there is none.  Raises TransferRefused and TransferFailed."""
+        """Remove an object; nothing where there is none.  Raises TransferRejected and TransferFailed."""
         with self._told(place) as store, suppress(*NOT_FOUND):
             obstore.delete(store, place.key)
 
@@ -119,9 +119,9 @@ class ObjectStorage:
                 store = self._store(place)
             yield store
         except NOT_FOUND:
-            raise TransferRefused(f"{place}: the object or the bucket does not exist") from None
+            raise TransferRejected(f"{place}: the object or the bucket does not exist") from None
         except (PermissionDeniedError, UnauthenticatedError):
-            raise TransferRefused(f"{place}: permission denied") from None
+            raise TransferRejected(f"{place}: permission denied") from None
         except BaseError as error:
             # It keeps connections, and their address may not be the endpoint's any more: the next store looks it up.
             if self._stores.get(place.bucket) is store:  # not one that another thread has made since

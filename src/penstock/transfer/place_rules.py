@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from penstock.errors import TransferRefused
+from penstock.errors import TransferRejected
 from penstock.transfer.addresses import NET_OPTION, Network, parse_nets, why_refused
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.part_names import is_part
@@ -40,14 +40,14 @@ class PlaceRules:
         )
 
     def check_input(self, url: str) -> Place:
-        """The place of an input.  Raises TransferRefused where `url` can never be one."""
+        """The place of an input.  Raises TransferRejected where `url` can never be one."""
         return self._checked(url, self.inputs)
 
     def check_output(self, url: str) -> Place:
-        """The place of an output.  Raises TransferRefused where `url` can never be one."""
+        """The place of an output.  Raises TransferRejected where `url` can never be one."""
         place = self._checked(url, self.outputs)
         if not isinstance(place, WebPlace) and is_part(place.name):
-            raise TransferRefused(
+            raise TransferRejected(
                 f"{place}: names that begin with a dot and end with .part are reserved for unfinished outputs"
             )
         return place
@@ -64,5 +64,5 @@ class PlaceRules:
                     ip_address(place.host)
                     reason = why_refused(place.host, self.nets)
                     if reason:
-                        raise TransferRefused(f"{place}: {reason}; {self.net_option} allows networks")
+                        raise TransferRejected(f"{place}: {reason}; {self.net_option} allows networks")
         return place

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import quote, unquote, urljoin
 
-from penstock.errors import TransferRefused
+from penstock.errors import TransferRejected
 
 LONGEST_URL = 16 * 1024
 """Characters; a signed URL has some two thousand."""
@@ -108,17 +108,17 @@ class WebPlace:
         return shown_url(f"{self.scheme}://{self.authority}{self.target}")
 
     def follow(self, location: str) -> WebPlace:
-        """Where a redirect from here leads; `location` is the header as it came.  Raises TransferRefused."""
+        """Where a redirect from here leads; `location` is the header as it came.  Raises TransferRejected."""
         # Servers send spaces and bytes beyond ASCII there.  http.client has decoded them as Latin-1.
         sent = quote(location.encode("latin-1", "replace"), safe="!#$%&'()*+,/:;=?@[]~")
         try:
             place = parse_place(urljoin(f"{self.scheme}://{self.authority}{self.target}", sent))
         except ValueError:  # urljoin, which takes brackets for an address
-            raise TransferRefused(f"{self} redirects to an invalid URL") from None
+            raise TransferRejected(f"{self} redirects to an invalid URL") from None
         if not isinstance(place, WebPlace):
-            raise TransferRefused(f"{self} redirects to {place}: only redirects to http and https are followed")
+            raise TransferRejected(f"{self} redirects to {place}: only redirects to http and https are followed")
         if self.scheme == "https" and place.scheme == "http":
-            raise TransferRefused(f"{self} redirects to {place}, which is not encrypted")
+            raise TransferRejected(f"{self} redirects to {place}, which is not encrypted")
         return place
 
 
@@ -126,38 +126,38 @@ Place: TypeAlias = FilePlace | ObjectPlace | WebPlace
 
 
 def parse_place(url: str) -> Place:
-    """The place that `url` names.  Raises TransferRefused where it names none, or more than one."""
+    """The place that `url` names.  Raises TransferRejected where it names none, or more than one."""
     if len(url) > LONGEST_URL:
-        raise TransferRefused(f"{shown_url(url)}: the URL has {len(url)} characters; the maximum is {LONGEST_URL}")
+        raise TransferRejected(f"{shown_url(url)}: the URL has {len(url)} characters; the maximum is {LONGEST_URL}")
     parts = _SHAPE.fullmatch(url)
     if parts is None:
-        raise TransferRefused(
+        raise TransferRejected(
             f"{shown_url(url)!r} is not a URL: write file:///..., s3://..., http://... or https://..."
         )
     scheme, authority, path, query, fragment = parts.groups(default="")
     scheme = scheme.lower()
     if "@" in authority:
-        raise TransferRefused(f"{shown_url(url)}: a user or password in the URL is not supported")
+        raise TransferRejected(f"{shown_url(url)}: a user or password in the URL is not supported")
     if scheme in _STANDARD_PORTS:
         return _web_place(url, scheme, authority, (path or "/") + query)
     if query or fragment:
-        raise TransferRefused(f"{shown_url(url)}: write %3F for a question mark in a name, and %23 for a number sign")
+        raise TransferRejected(f"{shown_url(url)}: write %3F for a question mark in a name, and %23 for a number sign")
     if scheme == "file":
         if authority.lower() not in ("", "localhost"):
-            raise TransferRefused(f"{shown_url(url)}: a file URL has no host; write file:/// and the absolute path")
+            raise TransferRejected(f"{shown_url(url)}: a file URL has no host; write file:/// and the absolute path")
         return FilePlace(_segments(url, path, folded=True))
     if scheme == "s3":
         if not _BUCKET.fullmatch(authority):
-            raise TransferRefused(f"{shown_url(url)}: write s3:// with a bucket and a key: s3://bucket/folder/name")
+            raise TransferRejected(f"{shown_url(url)}: write s3:// with a bucket and a key: s3://bucket/folder/name")
         return ObjectPlace(authority, _segments(url, path, folded=False))
-    raise TransferRefused(f"{shown_url(url)}: scheme {scheme} is not supported; use file, s3, http or https")
+    raise TransferRejected(f"{shown_url(url)}: scheme {scheme} is not supported; use file, s3, http or https")
 
 
 def parse_file_or_object(url: str) -> FilePlace | ObjectPlace | WebPlace:
     """As `parse_place`, for a place that is one file or one object and no folder."""
     place = parse_place(url)
     if not isinstance(place, WebPlace) and (not place.segments or url.endswith("/")):
-        raise TransferRefused(f"{shown_url(url)} names a directory: name a file or an object in it")
+        raise TransferRejected(f"{shown_url(url)} names a directory: name a file or an object in it")
     return place
 
 
@@ -174,11 +174,11 @@ def shown_url(url: str) -> str:
 
 def _web_place(url: str, scheme: str, authority: str, target: str) -> WebPlace:
     if not _PRINTABLE.fullmatch(authority + target):
-        raise TransferRefused(f"{shown_url(url)}: percent-encode each character that is not printable ASCII")
+        raise TransferRejected(f"{shown_url(url)}: percent-encode each character that is not printable ASCII")
     parts = _AUTHORITY.fullmatch(authority)
     port = int((parts and parts[3]) or _STANDARD_PORTS[scheme])
     if parts is None or not 1 <= port <= 65535:
-        raise TransferRefused(f"{shown_url(url)}: the host or the port is not valid")
+        raise TransferRejected(f"{shown_url(url)}: the host or the port is not valid")
     return WebPlace(scheme, (parts[1] or parts[2]).lower(), port, target)
 
 
@@ -188,19 +188,19 @@ def _segments(url: str, path: str, *, folded: bool) -> tuple[str, ...]:
     In a key they would mean something, and the library would take them out: there they are refused.
     """
     if _ESCAPE.search(path):
-        raise TransferRefused(f"{shown_url(url)}: write %25 for a percent sign")
+        raise TransferRejected(f"{shown_url(url)}: write %25 for a percent sign")
     try:
         decoded = unquote(path, errors="strict")
         decoded.encode()  # half of a surrogate pair is no character
     except UnicodeError:
-        raise TransferRefused(f"{shown_url(url)}: the path is not UTF-8") from None
+        raise TransferRejected(f"{shown_url(url)}: the path is not UTF-8") from None
     names = decoded.strip("/").split("/") if decoded.strip("/") else []
     if folded:
         names = [name for name in names if name not in ("", ".")]
     elif not set(names).isdisjoint(("", ".")) or decoded.startswith("//") or decoded.endswith("//"):
-        raise TransferRefused(f"{shown_url(url)}: a segment of a key must not be empty or `.`")
+        raise TransferRejected(f"{shown_url(url)}: a segment of a key must not be empty or `.`")
     if ".." in names:
-        raise TransferRefused(f"{shown_url(url)}: a path must not contain `..`")
+        raise TransferRejected(f"{shown_url(url)}: a path must not contain `..`")
     if _CONTROLS.search(decoded):
-        raise TransferRefused(f"{shown_url(url)}: a path must not contain control characters")
+        raise TransferRejected(f"{shown_url(url)}: a path must not contain control characters")
     return tuple(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from penstock.errors import TransferFailed, TransferStopped
+from penstock.errors import TransferCancelled, TransferFailed
 
 GLANCE_SECONDS = 0.2
 """How long a transfer that waits goes without looking whether it must stop."""
@@ -38,15 +38,15 @@ class TimeLimit:
         """The seconds that are left, more than 0.
 
         Raises:
-            TransferStopped: it must stop.
+            TransferCancelled: it must stop.
             TransferFailed: none are left.
         """
         if self._stopped():
-            raise TransferStopped(f"{self.what}: transfer cancelled")
+            raise TransferCancelled(f"{self.what}: transfer cancelled")
         left = self._end - self.now()
         if left <= 0:
             raise TransferFailed(
-                f"{self.what}: transfer timed out after {self._seconds:g} s (download_timeout, or timeout of a stage)"
+                f"{self.what}: transfer timed out after {self._seconds:g} s (transfer_timeout, or timeout of a stage)"
             )
         return left
 

@@ -2,7 +2,7 @@
 
 Contract
 --------
-* A URL is judged at every call: where the operator's options allow it no more, TransferRefused.
+* A URL is judged at every call: where the operator's options allow it no more, TransferRejected.
 * Every call blocks, so it belongs in a thread, and ends in `timeout` seconds, or soon after `stopped` says so.  A name
   that hangs in the system's resolver does not hold it, a file system that hangs does.
 * What fails leaves nothing behind.
@@ -124,17 +124,17 @@ class Transfers:
     # -- what may be named --------------------------------------------------------------------------------------------
 
     def check_input(self, url: str) -> None:
-        """Raise TransferRefused where `url` can never be an input.  No name is looked up, and nothing is opened."""
+        """Raise TransferRejected where `url` can never be an input.  No name is looked up, and nothing is opened."""
         self._rules.check_input(url)
 
     def check_output(self, url: str) -> None:
-        """Raise TransferRefused where `url` can never be an output.  No name is looked up, and nothing is opened."""
+        """Raise TransferRejected where `url` can never be an output.  No name is looked up, and nothing is opened."""
         self._rules.check_output(url)
 
     def target_of(self, url: str) -> str:
         """The target that can be down, with all outputs in it: a folder of the operator's, a bucket, or "" of the web.
 
-        Raises TransferRefused where `url` can never be an output.
+        Raises TransferRejected where `url` can never be an output.
         """
         match self._rules.check_output(url):
             case FilePlace() as place:
@@ -154,8 +154,8 @@ class Transfers:
     def download(self, url: str, job_id: str, fence: int, stopped: Stopped = never) -> Downloaded:
         """Fetch an input into a file of its own; the caller removes it.
 
-        The file is named for the attempt, and keeps the suffix of the URL.  Raises TransferRefused, TransferFailed
-        and TransferStopped.
+        The file is named for the attempt, and keeps the suffix of the URL.  Raises TransferRejected, TransferFailed
+        and TransferCancelled.
         """
         place = parse_file_or_object(url)
         suffix = Path(place.name).suffix
@@ -169,7 +169,7 @@ class Transfers:
         return Downloaded(path, nbytes, content_type)
 
     def read(self, url: str, stopped: Stopped = never, most_bytes: int | None = None) -> FetchedInput:
-        """Fetch an input into memory; at most `most_bytes`, or `max_input` without.  Raises as `download` does."""
+        """Fetch an input into memory; at most `most_bytes`, or `max_input_bytes` without.  Raises as `download` does."""
         pieces: list[bytes] = []
         most = self.options.max_input if most_bytes is None else min(most_bytes, self.options.max_input)
         content_type = self._get(url, pieces.append, stopped, most)
@@ -202,7 +202,7 @@ class Transfers:
     ) -> None:
         """Store the bytes, or the bytes of the file, as the output of an attempt.
 
-        Raises TransferRefused, TransferFailed and TransferStopped.
+        Raises TransferRejected, TransferFailed and TransferCancelled.
         """
         place = self._rules.check_output(url)
         limit = TimeLimit(str(place), self.options.timeout, stopped)
@@ -220,7 +220,7 @@ class Transfers:
     def finish_output(self, url: str, job_id: str, fence: int) -> None:
         """Move what an attempt has written to its place; nothing where that was done before.
 
-        Raises TransferFailed, and TransferRefused where there is neither, so that it can never be done.
+        Raises TransferFailed, and TransferRejected where there is neither, so that it can never be done.
         """
         match self._rules.check_output(url):
             case FilePlace() as place:
@@ -234,7 +234,7 @@ class Transfers:
     def discard_output(self, url: str, job_id: str, fence: int) -> None:
         """Remove what an attempt has written and nobody will finish; nothing where there is none.
 
-        Raises TransferFailed and TransferRefused.
+        Raises TransferFailed and TransferRejected.
         """
         match self._rules.check_output(url):
             case FilePlace() as place:

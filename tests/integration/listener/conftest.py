@@ -34,7 +34,7 @@ class Pages(bytearray):
 class SmallApp:
     """`/echo` answers its body, `/big` 32 MiB, `/later` only when `release` is called; `/no` is refused.
 
-    Bodies of `slab_from` bytes or more get pieces.
+    Bodies of `shm_threshold` bytes or more get pieces.
     """
 
     def __init__(self) -> None:

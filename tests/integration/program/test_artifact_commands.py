@@ -149,8 +149,8 @@ def test_diff_tells_that_the_graph_of_b_fails_on_the_probes_of_a(saved, tmp_path
 
 def test_a_digest_that_matches_is_taken_and_another_refused(saved, tmp_path):
     folder, digest = saved
-    assert artifact(tmp_path, "verify", folder, "--digest", digest)[0] == 0
-    status, output = artifact(tmp_path, "verify", folder, "--digest", "0" * 64)
+    assert artifact(tmp_path, "verify", folder, "--model-digest", digest)[0] == 0
+    status, output = artifact(tmp_path, "verify", folder, "--model-digest", "0" * 64)
     assert status == 1
     assert "is expected" in output
 
@@ -167,7 +167,7 @@ def test_a_report_that_cannot_be_written_is_a_sentence(saved, tmp_path):
 
 
 def test_what_is_not_there_is_a_sentence_whatever_is_said_of_it(tmp_path):
-    for options in ((), ("--trust",), ("--digest", "0" * 64)):
+    for options in ((), ("--trust-model-code",), ("--model-digest", "0" * 64)):
         status, output = artifact(tmp_path, "verify", "nothing", *options)
         assert status == 1
         assert "nothing is not an artifact: the directory does not exist" in output
@@ -177,7 +177,7 @@ def test_what_is_not_there_is_a_sentence_whatever_is_said_of_it(tmp_path):
 def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
     folder = str(saved[0])
     folders = (folder, folder) if command == ("diff",) else (folder,)
-    status, output = artifact(tmp_path, *command, *folders, "--format", "pt2", "--trust")
+    status, output = artifact(tmp_path, *command, *folders, "--format", "pt2", "--trust-model-code")
     assert status == 1
     assert "has no graph of the format 'pt2', but 'onnx'" in output
 

@@ -143,7 +143,7 @@ def test_a_worker_that_is_restarted_refuses_an_artifact_that_was_changed(tmp_pat
 def test_a_model_and_a_module_are_served_together(saved, tmp_path):
     folder, _ = saved
     where = (str(folder), "orders:service", "--port", "0")
-    with serving(tmp_path, "--trust", "--workers", "affairs=2", services=(), where=where) as server:
+    with serving(tmp_path, "--trust-model-code", "--workers", "affairs=2", services=(), where=where) as server:
         assert set(server.health()["services"]) == {"affairs", "orders"}
         assert len(server.health()["services"]["affairs"]["stages"]["affairs"]["workers"]) == 2
         assert server.http.post("/affairs/predict", json=ROWS[0]).json() == expected()[0]
@@ -189,7 +189,7 @@ def altered(folder):
 )
 def test_what_is_no_artifact_is_a_sentence_and_exit_1(tmp_path, command, prepare, words):
     prepare(tmp_path / "affairs")
-    queue = ("--queue", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
+    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
     found = spoken(tmp_path, command, "./affairs", *queue)
     assert found.status == 1
     assert words in found.refusal
@@ -206,7 +206,7 @@ def test_a_graph_that_its_library_cannot_open_is_a_sentence(tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-@pytest.mark.parametrize("flag", [("--trust",), ("--format", "onnx"), ("--digest", "0" * 64)])
+@pytest.mark.parametrize("flag", [("--trust-model-code",), ("--format", "onnx"), ("--model-digest", "0" * 64)])
 def test_options_of_an_artifact_need_one(module, command, flag):
     found = spoken(module(), command, "orders:service", *flag)
     assert found.status == 2
@@ -217,10 +217,14 @@ def test_options_of_an_artifact_need_one(module, command, flag):
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        (("--format", "pickle"), 2, "--format (or PENSTOCK_FORMAT) must be one of onnx, pt2, saved_model, got"),
-        (("--digest", "abc"), 2, "--digest (or PENSTOCK_DIGEST) must be 64 lowercase hex digits, got 'abc'"),
-        (("--digest", "0" * 64), 1, f"{'0' * 64} is expected"),
-        (("--format", "pt2", "--trust"), 1, "has no graph of the format 'pt2', but 'onnx'"),
+        (("--format", "pickle"), 2, "--format (or PENSTOCK_MODEL_FORMAT) must be one of onnx, pt2, saved_model, got"),
+        (
+            ("--model-digest", "abc"),
+            2,
+            "--model-digest (or PENSTOCK_MODEL_DIGEST) must be 64 lowercase hex digits, got 'abc'",
+        ),
+        (("--model-digest", "0" * 64), 1, f"{'0' * 64} is expected"),
+        (("--format", "pt2", "--trust-model-code"), 1, "has no graph of the format 'pt2', but 'onnx'"),
     ],
 )
 def test_an_option_that_does_not_fit_the_artifact_is_a_sentence(saved, tmp_path, flags, status, words):
@@ -230,9 +234,9 @@ def test_an_option_that_does_not_fit_the_artifact_is_a_sentence(saved, tmp_path,
 
 def test_a_digest_is_that_of_one_artifact(saved, tmp_path):
     folder, digest = saved
-    found = spoken(tmp_path, "serve", str(folder), str(folder), "--digest", digest)
+    found = spoken(tmp_path, "serve", str(folder), str(folder), "--model-digest", digest)
     assert found.status == 2
-    assert "--digest is that of one artifact, and 2 are named" in found.refusal
+    assert "--model-digest is that of one artifact, and 2 are named" in found.refusal
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "farmhash"])

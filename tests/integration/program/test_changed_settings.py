@@ -28,7 +28,7 @@ class Next(ps.Stage):
 
 
 service = ps.Service(Double, name="double")
-chain = ps.Service(Double, ps.external("next", item=int, result=int), name="chain", external_workers="workers.sock")
+chain = ps.Service(Double, ps.external("next", item=int, result=int), name="chain", remote_worker_socket="workers.sock")
 {LAST_SETTING}
 
 if __name__ == "__main__":
@@ -68,7 +68,7 @@ def test_it_works_off_a_queue(folder):
     url = f"sqlite:///{folder}/q.db"
     with jobs.connect(url) as q:
         submitted = q.submit_many([{"input": n} for n in range(20)])
-        program = Program(folder, *PENSTOCK, "work", "app:service", "--until-empty", env={"PENSTOCK_QUEUE": url})
+        program = Program(folder, *PENSTOCK, "work", "app:service", "--until-empty", env={"PENSTOCK_QUEUE_URL": url})
         with contextlib.ExitStack() as ended:
             ended.callback(program.destroy)
             assert program.wait() == 0, program.output

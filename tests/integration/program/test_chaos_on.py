@@ -41,7 +41,7 @@ def test_every_call_is_answered_rightly_or_told_or_dropped(serve):
 
 
 def test_who_is_delayed_is_answered_at_its_deadline_and_at_the_drain(serve):
-    server = serve("--chaos", "delay=1:3600", "--drain", "1", services=("two_workers",))
+    server = serve("--chaos", "delay=1:3600", "--drain-timeout", "1", services=("two_workers",))
     late = server.http.post("/predict", json={"value": 1}, headers={"x-request-timeout": "0.3"})
     assert (late.status_code, late.json()["type"]) == (503, "urn:penstock:problem:deadline-exceeded")
     wire = server.wire()

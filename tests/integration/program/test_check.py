@@ -216,7 +216,7 @@ def test_a_method_whose_name_is_near_to_that_of_a_hook_is_a_warning(module):
         ("workers=2", None, None),
         ("workers=2", "", None),
         ("workers=2, env={'CUDA_VISIBLE_DEVICES': ''}", "3", None),
-        ("gpus=[0, 0], max_batches=1", None, None),
+        ("gpus=[0, 0], max_in_flight_batches=1", None, None),
     ],
 )
 def test_workers_of_one_stage_that_share_a_gpu_are_a_warning(module, monkeypatch, arguments, inherited, shared):

@@ -61,14 +61,14 @@ def in_flight(server):
 
 @pytest.mark.parametrize("codec", ["json", "msgpack"])
 def test_every_format_goes_there_and_back(formats, codec):
-    with Client(formats.address, codec=codec) as c:
+    with Client(formats.address, format=codec) as c:
         assert c.predict("\u00fcber", service="upper") == "\u00dcBER"
         assert c.predict(b"\0\1\2", service="reverse") == b"\2\1\0"
         array = np.arange(6, dtype=np.float32).reshape(2, 3)
         doubled = c.predict(array, service="double")
         assert doubled.dtype == np.float32
         assert np.array_equal(doubled, 2 * array)
-        assert c.predict_many(["a", "b", "c"], service="upper", chunk=2) == ["A", "B", "C"]
+        assert c.predict_many(["a", "b", "c"], service="upper", batch_size=2) == ["A", "B", "C"]
         assert c.predict_many([array, array], service="double") == [(2 * array).tolist()] * 2
         several = c.predict_many([b"\0\1"], service="reverse")
         assert several == ([b"\1\0"] if codec == "msgpack" else ["AQA="])
@@ -155,7 +155,7 @@ def test_a_full_server_gets_fewer_requests_and_answers_all(two_waiting):
         assert list(pool.map(c.predict, orders)) == [order["value"] for order in orders]
         stats = c.stats
         assert stats.limit < 8
-        assert stats.unasked_retries == 0
+        assert stats.client_initiated_retries == 0
 
 
 # -- calls that are ended ----------------------------------------------------------------------------------------------
@@ -312,9 +312,9 @@ def farm(tmp_path):
     """A server that lets jobs in, and one consumer."""
     with ExitStack() as stack:
         url = f"sqlite:///{tmp_path}/q.db"
-        server = stack.enter_context(serving(tmp_path, "--queue", url))
-        consumer = Program(tmp_path, *PENSTOCK, "work", "orders:service", "--queue", url, "--poll", "0.02",
-                           "--backoff", "0.01", "--lease", "2")  # fmt: skip
+        server = stack.enter_context(serving(tmp_path, "--queue-url", url))
+        consumer = Program(tmp_path, *PENSTOCK, "work", "orders:service", "--queue-url", url, "--poll-interval", "0.02",
+                           "--retry-backoff", "0.01", "--lease", "2")  # fmt: skip
         stack.callback(consumer.destroy)
         consumer.wait_for("working on")
         yield server
@@ -348,4 +348,4 @@ async def test_jobs_are_awaited(farm):
         assert (await c.jobs.cancel(held)).state == "leased"
         farm.open_gate()
         (ended,) = await c.jobs.wait([held], timeout=60)
-        assert ended.has_ended
+        assert ended.is_finished

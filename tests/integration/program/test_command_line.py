@@ -25,10 +25,10 @@ SERVE = ("serve", "orders:service", "--port", "0")
 @pytest.mark.smoke
 def test_variables_set_options_and_flags_win_over_them(serve):
     variables = {
-        "PENSTOCK_MAX_BODY": "100", "PENSTOCK_MAX_QUEUED": "5", "PENSTOCK_TIMEOUT": "0.2",
+        "PENSTOCK_MAX_BODY_BYTES": "100", "PENSTOCK_MAX_IN_FLIGHT": "5", "PENSTOCK_TIMEOUT": "0.2",
         "PENSTOCK_ACCESS_LOG": "true", "PENSTOCK_PORT": "1",
     }  # fmt: skip
-    server = serve("--max-body", "200", env=variables)
+    server = serve("--max-body-bytes", "200", env=variables)
     assert server.wire().post("/predict", b"x" * 150).answer().status == 422
     assert server.wire().post("/predict", b"x" * 201).answer().status == 413
     assert server.wire().post("/predict", {"do": "nap", "seconds": 1}).answer().status == 504
@@ -70,7 +70,7 @@ def test_a_variable_that_is_misspelt_is_told_at_the_start_in_the_format_of_the_l
     server = serve("--log-format", "json", env={"PENSTOCK_MAX_QUEUD": "5"})
     first, second, *_ = [line["message"] for line in log_lines(server)]
     assert first.startswith(f"version {ps.__version__} (")
-    assert second == "warning: unknown variable PENSTOCK_MAX_QUEUD: did you mean PENSTOCK_MAX_QUEUED?"
+    assert second == "warning: unknown variable PENSTOCK_MAX_QUEUD: did you mean PENSTOCK_MAX_IN_FLIGHT?"
 
 
 AUTHOR = """
@@ -85,13 +85,13 @@ service = ps.Service(same, name="mine", max_queued=7, timeout=33.0)
 
 @pytest.mark.parametrize(
     ("arguments", "env", "limit"),
-    [((), {}, 7), (("--max-queued", "9"), {}, 9), ((), {"PENSTOCK_MAX_QUEUED": "8"}, 8)],
+    [((), {}, 7), (("--max-in-flight", "9"), {}, 9), ((), {"PENSTOCK_MAX_IN_FLIGHT": "8"}, 8)],
 )
 def test_what_the_author_wrote_holds_unless_it_is_overridden(module, arguments, env, limit):
     def load():
         (service,) = load_services(command_arguments(["serve", "model:service", *arguments]))
         assert service.options.timeout == 33.0
-        return service.options.max_queued
+        return service.options.max_in_flight
 
     assert said_by(load, module(AUTHOR), env) == (limit, "", "")
 
@@ -105,7 +105,7 @@ def says(output, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--max-queued", "many"), "--max-queued (or PENSTOCK_MAX_QUEUED): expected an integer, got 'many'"),
+        (("--max-in-flight", "many"), "--max-in-flight (or PENSTOCK_MAX_IN_FLIGHT): expected an integer, got 'many'"),
         (("--timeout", "nan"), "--timeout (or PENSTOCK_TIMEOUT) must be a number, got nan"),
         (("--log-format", "xml"), "--log-format (or PENSTOCK_LOG_FORMAT) must be one of 'text', 'json', got 'xml'"),
         (("--tls-cert", "cert.pem"), "tls_cert and tls_key must be set together"),
@@ -135,9 +135,9 @@ def test_an_option_that_does_not_fit_this_machine_is_a_sentence_and_exit_1(modul
 
 
 def test_a_value_that_a_variable_can_never_have_is_a_sentence_and_exit_2(module):
-    found = spoken(module(), *SERVE, env={"PENSTOCK_KEEP_ALIVE": "long"})
+    found = spoken(module(), *SERVE, env={"PENSTOCK_KEEPALIVE_TIMEOUT": "long"})
     assert found.status == 2
-    says(found.refusal, "--keep-alive (or PENSTOCK_KEEP_ALIVE): expected a number, got 'long'")
+    says(found.refusal, "--keepalive-timeout (or PENSTOCK_KEEPALIVE_TIMEOUT): expected a number, got 'long'")
 
 
 def test_a_flag_that_does_not_exist_is_exit_2(module):
@@ -148,12 +148,12 @@ def test_a_flag_that_does_not_exist_is_exit_2(module):
 
 @pytest.mark.smoke
 def test_the_program_refuses_a_wrong_call_on_standard_error_with_its_exit_status(module):
-    asked = [*PENSTOCK, *SERVE, "--max-queued", "0"]
+    asked = [*PENSTOCK, *SERVE, "--max-in-flight", "0"]
     done = subprocess.run(asked, cwd=module(), capture_output=True, text=True, timeout=START_LIMIT, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "usage: penstock serve [options] module:service [module:service ...]",
-        "penstock: --max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0",
+        "penstock: --max-in-flight (or PENSTOCK_MAX_IN_FLIGHT) must be at least 1, got 0",
     ]
 
 
@@ -240,7 +240,11 @@ def test_with_json_lines_a_setup_that_raises_is_one_of_them(module):
     ("arguments", "status", "message"),
     [
         (("orders:servce",), 1, "orders has no 'servce'"),
-        (("orders:service", "--max-queued", "0"), 2, "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
+        (
+            ("orders:service", "--max-in-flight", "0"),
+            2,
+            "--max-in-flight (or PENSTOCK_MAX_IN_FLIGHT) must be at least 1, got 0",
+        ),
     ],
 )
 def test_with_json_lines_what_cannot_be_is_the_only_one(module, arguments, status, message):

@@ -176,7 +176,7 @@ def test_a_client_that_hangs_up_is_gone_for_the_replica_too(name, replica, proxy
 @each_proxy
 def test_what_the_proxy_says_itself_has_the_shape_of_a_problem(name, replica, proxy):
     behind = replica()
-    running = proxy(name, [behind], "--max-body", "10")
+    running = proxy(name, [behind], "--max-body-bytes", "10")
     large = post(running, content=b"x" * 11)
     behind.reply = lambda _: None
     broken = post(running)
@@ -192,7 +192,7 @@ def test_what_the_proxy_says_itself_has_the_shape_of_a_problem(name, replica, pr
 @each_proxy
 def test_a_server_that_takes_no_body_gets_none_worth_the_name(name, replica, proxy):
     behind = replica()
-    running = proxy(name, [behind], "--max-body", "0")
+    running = proxy(name, [behind], "--max-body-bytes", "0")
     assert post(running, content=b"xx").status_code == 413
     assert post(running, content=b"").text == "a"
 

@@ -14,8 +14,8 @@ SYSTEMD = ("systemd", "prices:service", "--program", sys.executable, "--director
 UNITS = {
     "plain": (),
     "with everything": (
-        *("--user", "daemon", "--port", "443", "--drain", "inf", "--drain-delay", "2.5", "--access-log"),
-        *("--max-connections", str(10**9), "--tenants", '/a "b" ; #$x%i\\', "--workers", "2"),
+        *("--user", "daemon", "--port", "443", "--drain-timeout", "inf", "--drain-delay", "2.5", "--access-log"),
+        *("--max-connections", str(10**9), "--tenants-file", '/a "b" ; #$x%i\\', "--workers", "2"),
     ),
     "a socket's folder": ("--uds", "/run/prices/http.sock", "--uds-mode", "660"),
 }
@@ -65,7 +65,7 @@ PODS = {
     "plain": ("--drain-delay", "5"),
     "with everything": (
         *("--replicas", "1", "--port", "9000", "--tls-cert", "/c", "--tls-key", "/k", "--drain-delay", "2.5"),
-        *("--tenants", '/a "b": #$(HOME)\n- x', "--workers", "2", "--name", "a-b"),
+        *("--tenants-file", '/a "b": #$(HOME)\n- x', "--workers", "2", "--name", "a-b"),
     ),
 }
 
@@ -104,14 +104,23 @@ FILES = {
         *("--server", "unix:/run/a.sock", "--server", "unix:/run/b c;d{e}#f.sock", "--drain-delay", "2"),
     ],
     "the least": [
-        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "0", "--keep-alive", "0"),
-        *("--max-body", "0", "--max-connections", "1", "--header-timeout", "0.1", "--body-timeout", "0.1"),
-        *("--unread-timeout", "0.1", "--max-header", "64", "--max-header-fields", "1", "--max-target", "1"),
+        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "0", "--keepalive-timeout", "0"),
+        *("--max-body-bytes", "0", "--max-connections", "1", "--header-timeout", "0.1", "--body-timeout", "0.1"),
+        *("--write-timeout", "0.1", "--max-header-bytes", "64", "--max-header-fields", "1", "--max-target-bytes", "1"),
     ],
     "the most": [
-        *("--listen", "127.0.0.1:{port}", "--server", "127.0.0.1:8001", "--timeout", "inf", "--keep-alive", "inf"),
         *(
-            "--max-body",
+            "--listen",
+            "127.0.0.1:{port}",
+            "--server",
+            "127.0.0.1:8001",
+            "--timeout",
+            "inf",
+            "--keepalive-timeout",
+            "inf",
+        ),
+        *(
+            "--max-body-bytes",
             str(10**30),
             "--max-connections",
             str(10**30),
@@ -120,8 +129,8 @@ FILES = {
             "--body-timeout",
             "inf",
         ),
-        *("--unread-timeout", "inf", "--max-header", str(10**30), "--max-header-fields", str(10**30)),
-        *("--drain-delay", "inf", "--drain", "inf"),
+        *("--write-timeout", "inf", "--max-header-bytes", str(10**30), "--max-header-fields", str(10**30)),
+        *("--drain-delay", "inf", "--drain-timeout", "inf"),
     ],
     "other statuses": [
         *(
@@ -134,7 +143,7 @@ FILES = {
             "--drain-delay",
             "2",
         ),
-        *("--busy-is-unready", "--health-path", "/health_check", "--timeout", "5"),
+        *("--unready-when-full", "--health-path", "/health_check", "--timeout", "5"),
     ],
 }
 

@@ -69,7 +69,7 @@ def test_a_worker_that_hangs_is_found_within_its_five_seconds(serve):
 
 @pytest.mark.parametrize(("drain", "status"), [("10", 200), ("0", 503)])
 def test_a_server_that_drains_meanwhile_answers_it_all_the_same(serve, drain, status):
-    server = serve("--drain", drain, source=GATE)
+    server = serve("--drain-timeout", drain, source=GATE)
     (server.folder / "shut").touch()
     ran = (server.folder / "ran").read_text().count("4")
     left = server.wire().send(request("GET", "/health?deep=1", b""))

@@ -1,4 +1,4 @@
-"""What `penstock serve` and `penstock work` say of stages whose workers attach from outside, and of their socket."""
+"""What `penstock serve` and `penstock consume` say of stages whose workers attach from outside, and of their socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ service = ps.Service(ps.external("square"), name="square")
 other = ps.Service(ps.external("cube"), name="cube")
 ours = ps.Service(ps.stage(len, name="count"), name="ours")
 """
-STARTED = (("serve", "--port", "0"), ("work", "--queue", "sqlite:///jobs.db"))
+STARTED = (("serve", "--port", "0"), ("work", "--queue-url", "sqlite:///jobs.db"))
 
 
 @pytest.fixture(params=STARTED, ids=lambda started: started[0])
@@ -41,8 +41,8 @@ def says(output, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--external-workers-mode", "rw"), "expected an octal number, such as 660, got 'rw'"),
-        (("--max-external-workers", "0"), "(or PENSTOCK_MAX_EXTERNAL_WORKERS) must be at least 1, got 0"),
+        (("--remote-worker-socket-mode", "rw"), "expected an octal number, such as 660, got 'rw'"),
+        (("--max-remote-workers", "0"), "(or PENSTOCK_MAX_REMOTE_WORKERS) must be at least 1, got 0"),
     ],
 )
 def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, words):
@@ -55,20 +55,23 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
     ("arguments", "words"),
     [
         (("model:service",), "service 'square': workers of stage 'square' attach from outside, so say at which"),
-        (("model:ours", "--external-workers", "w"), "service 'ours': external_workers is 'w', and no stage of it has"),
         (
-            ("model:service", "model:other", "--external-workers", "w"),
-            "external_workers is the path of one socket, but the services 'square' and 'cube' have external stages",
+            ("model:ours", "--remote-worker-socket", "w"),
+            "service 'ours': remote_worker_socket is 'w', and no stage of it has",
         ),
         (
-            ("model:service", "--external-workers", "w", "--workers", "square=2"),
+            ("model:service", "model:other", "--remote-worker-socket", "w"),
+            "remote_worker_socket is the path of one socket, but the services 'square' and 'cube' have external stages",
+        ),
+        (
+            ("model:service", "--remote-worker-socket", "w", "--workers", "square=2"),
             "stage 'square': it is external",
         ),
         (
-            ("model:service", "--external-workers", "w", "--workers", "2"),
+            ("model:service", "--remote-worker-socket", "w", "--workers", "2"),
             "workers: 2 applies to no stage: square have external workers",
         ),
-        (("model:service", "--external-workers", "/no/such/folder/w"), "cannot listen on /no/such/folder/w"),
+        (("model:service", "--remote-worker-socket", "/no/such/folder/w"), "cannot listen on /no/such/folder/w"),
     ],
 )
 def test_what_does_not_fit_the_services_is_a_sentence_and_exit_1(start, arguments, words):
@@ -78,27 +81,31 @@ def test_what_does_not_fit_the_services_is_a_sentence_and_exit_1(start, argument
 
 
 def test_one_path_is_not_that_of_two_doors(module):
-    found = spoken(module(SOURCE), "serve", "model:service", "--uds", "s", "--external-workers", "./s")
+    found = spoken(module(SOURCE), "serve", "model:service", "--uds", "s", "--remote-worker-socket", "./s")
     assert found.status == 1
     says(
         found.refusal,
-        ("external_workers of service 'square' and uds have the same path './s': each socket needs its own path"),
+        ("remote_worker_socket of service 'square' and uds have the same path './s': each socket needs its own path"),
     )
 
 
 def test_two_services_of_a_consumer_need_two_paths(module):
-    again = 'again = ps.Service(ps.external("again"), name="again", external_workers="./w")\n'
-    folder = module(SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", external_workers="w")\n')
-    found = spoken(folder, "work", "model:first", "model:again", env={"PENSTOCK_QUEUE": "sqlite:///q.db"})
+    again = 'again = ps.Service(ps.external("again"), name="again", remote_worker_socket="./w")\n'
+    folder = module(
+        SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", remote_worker_socket="w")\n'
+    )
+    found = spoken(folder, "work", "model:first", "model:again", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})
     assert found.status == 1
     says(
         found.refusal,
-        ("external_workers of service 'again' and external_workers of service 'first' have the same path './w'"),
+        (
+            "remote_worker_socket of service 'again' and remote_worker_socket of service 'first' have the same path './w'"
+        ),
     )
 
 
 def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve):
-    flags = ("--external-workers", "w.sock", "--workers", "2", "--external-workers-mode", "660")
+    flags = ("--remote-worker-socket", "w.sock", "--workers", "2", "--remote-worker-socket-mode", "660")
     server = serve(*flags, source=SOURCE, services=("service", "ours"))
     path = server.folder / "w.sock"
     server.wait_for(re.escape("starting square (square (external))"))

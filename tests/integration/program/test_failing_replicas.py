@@ -68,7 +68,7 @@ def until_told(proxy, words, patience=PATIENCE_SECONDS):
 @each_proxy
 def test_what_a_full_replica_refuses_runs_once_at_the_other_and_is_refused_where_both_are_full(name, start):
     # The other has room for all clients at once.
-    proxy, a, b = start(name, "--max-queued", str(CLIENTS), alone=("--max-queued", "1"))
+    proxy, a, b = start(name, "--max-in-flight", str(CLIENTS), alone=("--max-in-flight", "1"))
     fill(a, 1)
     with Load(proxy.connection) as load:
         load.go_on(200)
@@ -84,7 +84,7 @@ def test_what_a_full_replica_refuses_runs_once_at_the_other_and_is_refused_where
 
 @haproxy
 def test_haproxy_sends_nothing_to_a_full_replica_that_says_so_until_it_has_room(start):
-    proxy, a, b = start("haproxy", "--busy-is-unready", alone=("--max-queued", "1"))
+    proxy, a, b = start("haproxy", "--unready-when-full", alone=("--max-in-flight", "1"))
     fill(a, 1)
     until_told(proxy, "replica1 is DOWN")
     with Load(proxy.connection) as load:
@@ -203,7 +203,7 @@ def test_a_client_that_may_try_again_what_may_have_run_notices_no_killed_replica
     proxy, a, b = start(name)
     url = f"http+{proxy.listen.replace('unix:', 'unix://')}"
     numbers = range(400)
-    with Client(url, retry_unsafe=True) as client, ThreadPoolExecutor(16) as pool:
+    with Client(url, retry_non_idempotent=True) as client, ThreadPoolExecutor(16) as pool:
         held = pool.submit(client.predict, -1)
         until_now(lambda: a.holders + b.holders, "what it has in hand")
         killed, other = (a, b) if a.holders else (b, a)
@@ -214,6 +214,6 @@ def test_a_client_that_may_try_again_what_may_have_run_notices_no_killed_replica
         assert killed.server.wait() == -signal.SIGKILL
         assert held.result(PATIENCE_SECONDS) == -1
         assert [answer.result(PATIENCE_SECONDS) for answer in answers] == list(numbers)
-        assert client.stats.unasked_retries > 0
+        assert client.stats.client_initiated_retries > 0
     assert runs(a, b).keys() == {-1, *numbers}
     assert runs(other) == dict.fromkeys(other.ran, 1)

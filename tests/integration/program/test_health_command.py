@@ -112,7 +112,7 @@ service = ps.Service(ps.stage(Loading), name="mine", max_queued=1)
 
 def test_it_tells_what_a_server_is_doing_from_its_start_to_its_end(serve, tmp_path):
     path = str(tmp_path / "http.sock")
-    server = serve("--busy-is-unready", source=WAITS, where=("--uds", path), ready=False)
+    server = serve("--unready-when-full", source=WAITS, where=("--uds", path), ready=False)
     server.until(Path(path).exists)
     status, said, _ = ask(f"unix:{path}")
     assert status == NOT_READY

@@ -45,12 +45,12 @@ def url(tmp_path):
 def environment(tmp_path, url, monkeypatch):
     """Where the queue is stands in a file only."""
     (tmp_path / "queue").write_text(f"{url}\n")
-    monkeypatch.delenv("PENSTOCK_QUEUE", raising=False)
+    monkeypatch.delenv("PENSTOCK_QUEUE_URL", raising=False)
     return tmp_path
 
 
 def penstock_jobs(folder, name, *words, given=None):
-    command = [*COMMAND, name, *words, "--queue-file", "queue"]
+    command = [*COMMAND, name, *words, "--queue-url-file", "queue"]
     return subprocess.run(command, cwd=folder, input=given, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
 
 
@@ -78,7 +78,7 @@ def test_what_one_command_submits_another_sees(environment, url):
 def test_ctrl_c_ends_the_wait_and_not_the_job(environment, url):
     with jobs.connect(url) as q:
         job = q.submit(1)
-        command = [sys.executable, "-c", TELLS_LOOKS, "jobs", "wait", job.id, "--queue", url]
+        command = [sys.executable, "-c", TELLS_LOOKS, "jobs", "wait", job.id, "--queue-url", url]
         program = MarkedProgram(command, environment, os.environ)
         try:
             program.wait_for("looked", PATIENCE_SECONDS)
@@ -93,7 +93,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(environment, url):
 def test_a_reader_that_leaves_costs_no_traceback(environment, url):
     with jobs.connect(url) as q:
         q.submit_many([{"input": i} for i in range(3000)])
-    listing = f"{' '.join(COMMAND)} list --limit 3000 --queue-file queue | head -n 1"
+    listing = f"{' '.join(COMMAND)} list --limit 3000 --queue-url-file queue | head -n 1"
     done = subprocess.run(
         ["bash", "-c", listing], cwd=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS
     )
@@ -111,7 +111,7 @@ def test_a_reader_that_leaves_costs_no_traceback(environment, url):
     ],
 )
 def test_bytes_that_are_no_text_and_streams_that_are_closed_are_told_in_a_line(environment, url, words, closed, told):
-    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words, "--queue-file", "queue"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, *words, "--queue-url-file", "queue"]
     found = subprocess.run(command, cwd=environment, capture_output=True, timeout=PATIENCE_SECONDS)
     lines = found.stderr.decode().splitlines()
     assert (found.returncode, len(lines)) == (1, 1), lines
@@ -121,7 +121,7 @@ def test_bytes_that_are_no_text_and_streams_that_are_closed_are_told_in_a_line(e
 
 
 def test_a_job_whose_id_cannot_be_written_is_said_to_be_submitted(environment, url):
-    command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *COMMAND, "submit", "1", "--id", "a", "--queue", url]
+    command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", *COMMAND, "submit", "1", "--id", "a", "--queue-url", url]
     found = subprocess.run(command, cwd=environment, capture_output=True, timeout=PATIENCE_SECONDS, text=True)
     assert (found.returncode, found.stderr.count("\n")) == (1, 1), found.stderr
     assert "job a was submitted, but cannot write to standard output: No space left on device" in found.stderr

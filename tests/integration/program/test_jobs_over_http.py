@@ -1,4 +1,4 @@
-"""Jobs over HTTP: `penstock serve --queue` beside `penstock work`, on a queue in a file."""
+"""Jobs over HTTP: `penstock serve --queue-url` beside `penstock consume`, on a queue in a file."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Farm:
         self._stack = stack
 
     def serve(self, *options, **more):
-        return self._stack.enter_context(serving(self.folder, "--queue", self.url, *options, **more))
+        return self._stack.enter_context(serving(self.folder, "--queue-url", self.url, *options, **more))
 
     def work(self, name="orders:service", *options):
-        program = Program(self.folder, *PENSTOCK, "work", name, "--queue", self.url, "--poll", "0.02",
-                          "--backoff", "0.01", "--lease", "2", *options)  # fmt: skip
+        program = Program(self.folder, *PENSTOCK, "work", name, "--queue-url", self.url, "--poll-interval", "0.02",
+                          "--retry-backoff", "0.01", "--lease", "2", *options)  # fmt: skip
         self._stack.callback(program.destroy)
         program.wait_for("working on")
         return program
@@ -59,7 +59,7 @@ def idle(tmp_path_factory):
     """One server whose jobs nobody works on."""
     with ExitStack() as stack:
         farm = Farm(tmp_path_factory.mktemp("idle"), stack)
-        yield farm.serve("--allow-input", "s3://in/", "--max-inline", "1000")
+        yield farm.serve("--allow-input", "s3://in/", "--max-inline-bytes", "1000")
 
 
 def jobs(server):
@@ -240,7 +240,7 @@ def test_a_client_that_waits_may_leave_and_a_drain_lets_the_others_go(farm):
     assert time.monotonic() - began < 20
 
 
-@pytest.mark.parametrize("flag", ["--api-key-file", "--tenants"])
+@pytest.mark.parametrize("flag", ["--api-key-file", "--tenants-file"])
 def test_keys_are_asked_for_at_jobs(farm, flag):
     digest = hashlib.sha256(b"k" * 32).hexdigest()
     text = "k" * 32 if flag == "--api-key-file" else f'[tenants.gold]\nkey_sha256 = ["{digest}"]'
@@ -254,17 +254,20 @@ def test_keys_are_asked_for_at_jobs(farm, flag):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
-        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"), "--api-key-file"),
+        (("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--host", "0.0.0.0"), "--api-key-file"),
         (
-            ("serve", "orders:service", "--queue", "sqlite:///q.db", "--host", "0.0.0.0", "--tenants", "no"),
+            ("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--host", "0.0.0.0", "--reload"),
+            "--api-key-file",
+        ),
+        (
+            ("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--host", "0.0.0.0", "--tenants-file", "no"),
             "tenants 'no'",
         ),
-        (("work", "orders:service", "--queue", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
-        (("serve", "orders:service", "--queue", "memory://"), "penstock work"),
-        (("serve", "orders:service", "--queue", "sqlit:///q.db"), "did you mean sqlite"),
-        (("serve", "orders:service", "--queue", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
-        (("serve", "orders:service", "--queue", "sqlite:///q.db", "--allow-input", "https://a"), "--allow-input"),
+        (("work", "orders:service", "--queue-url", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
+        (("serve", "orders:service", "--queue-url", "memory://"), "penstock consume"),
+        (("serve", "orders:service", "--queue-url", "sqlit:///q.db"), "did you mean sqlite"),
+        (("serve", "orders:service", "--queue-url", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
+        (("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--allow-input", "https://a"), "--allow-input"),
     ],
 )
 def test_what_may_not_be_is_no_start(tmp_path, arguments, words):
@@ -276,7 +279,9 @@ def test_what_may_not_be_is_no_start(tmp_path, arguments, words):
 
 def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
     write_module(tmp_path)
-    program = Program(tmp_path, *PENSTOCK, "work", "orders:service", "--queue", "memory://", "--http", "127.0.0.1:0")
+    program = Program(
+        tmp_path, *PENSTOCK, "work", "orders:service", "--queue-url", "memory://", "--http", "127.0.0.1:0"
+    )
     try:
         url = program.wait_for(r"ready on (http\S+)")[1]
         with httpx.Client(base_url=url, timeout=40, verify=False) as http:

@@ -120,7 +120,7 @@ def test_over_tls(tmp_path, pair):
 
 
 def test_over_a_unix_socket_with_more_clients_than_there_is_room_for(tmp_path):
-    options = ("--slab-bytes", str(2 << 20))
+    options = ("--shm-bytes", str(2 << 20))
     with serving(tmp_path, *options, source=SERVICES, where=("--uds", str(tmp_path / "s"))) as server:
         assert ask(server.wire, range(320), connections=64) == {200: 320}
         server.until(lambda: nothing_is_held(server.wire), "nothing to be held")
@@ -129,7 +129,7 @@ def test_over_a_unix_socket_with_more_clients_than_there_is_room_for(tmp_path):
 
 @pytest.mark.parametrize("why", ["it is not wanted", "there is no proc"])
 def test_without_shared_memory_the_answers_are_the_same(tmp_path, why):
-    options, wrapper = (("--slab-bytes", "0"), ()) if why == "it is not wanted" else ((), WITHOUT_PROC)
+    options, wrapper = (("--shm-bytes", "0"), ()) if why == "it is not wanted" else ((), WITHOUT_PROC)
     if wrapper and subprocess.run([*wrapper, "true"], check=False, capture_output=True).returncode:
         pytest.skip("what is mounted cannot be changed here")
     with serving(tmp_path, *options, source=SERVICES, services=("two",), wrapper=wrapper) as server:
@@ -141,6 +141,6 @@ def test_without_shared_memory_the_answers_are_the_same(tmp_path, why):
 
 def test_more_than_the_machine_has_is_refused_at_the_start(tmp_path):
     (tmp_path / "model.py").write_text("import penstock as ps\nservice = ps.Service(len, name='len')\n")
-    found = spoken(tmp_path, "serve", "model:service", "--port", "0", "--slab-bytes", str(1 << 50))
+    found = spoken(tmp_path, "serve", "model:service", "--port", "0", "--shm-bytes", str(1 << 50))
     assert found.status == 1
-    assert re.search(rf"slab_bytes={1 << 50} .* allows \d+ bytes of memory", found.refusal)
+    assert re.search(rf"shm_bytes={1 << 50} .* allows \d+ bytes of memory", found.refusal)

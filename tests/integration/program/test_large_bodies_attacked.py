@@ -24,7 +24,7 @@ KILLS = 6
 @pytest.fixture(scope="module")
 def strict_server(tmp_path_factory):
     """It waits two seconds for what is missing of a body."""
-    options = ("--slab-bytes", str(64 << 20), "--body-timeout", "2")
+    options = ("--shm-bytes", str(64 << 20), "--body-timeout", "2")
     with serving(tmp_path_factory.mktemp("strict"), *options, source=SERVICES) as server:
         yield server
 
@@ -75,7 +75,7 @@ def test_who_announces_much_and_sends_little_takes_no_room_from_a_good_client(st
 
 
 def test_a_slow_body_that_makes_way_is_whole_all_the_same(tmp_path):
-    options = ("--slab-bytes", str(16 << 20), "--body-timeout", "20")
+    options = ("--shm-bytes", str(16 << 20), "--body-timeout", "20")
     slow_bytes = 8 << 20  # all that may be announced at a time
     with serving(tmp_path, *options, source=SERVICES) as server:
         for first in (1, 100_000, 3_000_000):

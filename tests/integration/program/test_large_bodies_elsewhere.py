@@ -102,11 +102,20 @@ def test_bodies_in_odd_parts_are_whole_beside_clients_that_leave(connect, tmp_pa
 def test_large_inputs_and_results_of_jobs_lie_in_shared_memory_and_leave_nothing_there(tmp_path):
     write_module(tmp_path, SERVICES)
     url = f"sqlite:///{tmp_path}/q.db"
-    flags = ("--queue", url, "--max-inline", "1000000", "--allow-input", f"file://{tmp_path}", "--backoff", "0.01")
+    flags = (
+        "--queue-url",
+        url,
+        "--max-inline-bytes",
+        "1000000",
+        "--allow-input",
+        f"file://{tmp_path}",
+        "--retry-backoff",
+        "0.01",
+    )
     program = Program(tmp_path, *PENSTOCK, "work", "model:back", "model:two", *flags, "--health", "127.0.0.1:0")
     try:
         connect = connecting_to(int(program.wait_for(r"ready on http://\S+:(\d+)")[1]))
-        with jobs.connect(url, max_inline=1_000_000) as queue:
+        with jobs.connect(url, max_inline_bytes=1_000_000) as queue:
             held = submit(queue, tmp_path, HELD, "two")
             see_held_body(connect, tmp_path)
             assert queue.result(held, timeout=PATIENCE_SECONDS) == digest_of(body_of(HELD))

@@ -85,7 +85,7 @@ def asked_all_the_time(server):
 def test_what_was_current_at_the_start_is_served_told_and_taken_by_a_worker_that_comes_back(models, tmp_path):
     history = current(models)["history"]
     digest = history[1]["digest"]
-    with serving(tmp_path, "models", "--digest", digest, services=()) as server:
+    with serving(tmp_path, "models", "--model-digest", digest, services=()) as server:
         assert answers(server) == expected(SECOND)
         told = server.health()["services"]["affairs"]
         assert (told["model_version"], told["version"]) == (2, digest)
@@ -95,7 +95,7 @@ def test_what_was_current_at_the_start_is_served_told_and_taken_by_a_worker_that
         kill_worker(server)
         assert answers(server) == expected(SECOND)
         assert server.health()["services"]["affairs"]["model_version"] == 2
-    found = spoken(tmp_path, "serve", "models", "--digest", digest)
+    found = spoken(tmp_path, "serve", "models", "--model-digest", digest)
     assert found.status == 1
     assert "version 1 is current" in found.refusal
     assert digest in found.refusal
@@ -193,7 +193,7 @@ EVERY_COMMAND = [
 def test_a_model_directory_that_is_damaged_is_a_sentence_and_exit_1(models, tmp_path, command, damage):
     damage(models)
     words = DAMAGES[damage]
-    queue = ("--queue", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
+    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
     artifact = ("artifact",) if command in ("inspect", "verify", "diff") else ()
     other = ("second",) if command == "diff" else ()
     found = spoken(tmp_path, *artifact, command, "./models", *other, *queue, env={"COLUMNS": "3000"})

@@ -222,7 +222,7 @@ def test_inspect_verify_and_diff_take_a_model_directory_for_its_current_version(
     status, output = artifact(tmp_path, "diff", saved[0] / "a", "models", "--json")
     said = json.loads(output)
     assert (status, said["before"], said["after"]) == (1, digests["a"], digests["b"])
-    assert artifact(tmp_path, "verify", "models", "--digest", digests["b"])[0] == 0
-    status, output = artifact(tmp_path, "verify", "models", "--digest", digests["a"])
+    assert artifact(tmp_path, "verify", "models", "--model-digest", digests["b"])[0] == 0
+    status, output = artifact(tmp_path, "verify", "models", "--model-digest", digests["a"])
     assert status == 1
     assert digests["a"] in output

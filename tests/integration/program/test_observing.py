@@ -47,7 +47,7 @@ def test_health_tells_the_state_of_every_part(serve):
 
 
 def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
-    server = serve("--stall-unready", "0.3", "--stall-dead", "1.5", "--health-path", "/health_check")
+    server = serve("--progress-deadline", "0.3", "--liveness-deadline", "1.5", "--health-path", "/health_check")
     (worker,) = server.health()["services"]["orders"]["stages"]["Obey"]["workers"]
     os.kill(worker["pid"], signal.SIGSTOP)
     try:
@@ -81,7 +81,7 @@ def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
 
 @pytest.mark.smoke
 def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
-    server = serve("--max-queued", "8", services=("batched",))
+    server = serve("--max-in-flight", "8", services=("batched",))
     metric, wire = server.metric, server.wire
 
     held = wire().post("/predict", {"do": "hold"})  # a batch of one, because it found an idle worker

@@ -21,7 +21,9 @@ def keys(tmp_path):
 
 
 def test_leave_needs_no_key_and_every_answer_to_the_page_may_be_read(serve, keys):
-    server = serve(*keys, "--cors-origin", "https://b.example", "--cors-origin", PAGE, "--max-body", "100")
+    server = serve(
+        *keys, "--cors-allow-origin", "https://b.example", "--cors-allow-origin", PAGE, "--max-body-bytes", "100"
+    )
     leave = {"origin": PAGE, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
     answer = server.http.options("/predict", headers=leave)
     assert (answer.status_code, answer.headers[ALLOWED], answer.headers["vary"]) == (204, PAGE, "origin")
@@ -80,7 +82,7 @@ def page(tmp_path):
 
 def test_in_chromium_the_page_of_a_named_origin_calls_with_its_key_and_reads_refusals(serve, page, keys):
     browser, origin = page
-    server = serve(*keys, "--cors-origin", origin)
+    server = serve(*keys, "--cors-allow-origin", origin)
     headers = {"x-api-key": KEY, "x-request-id": "mine", "x-request-timeout": "20", "priority": "u=1"}
     answer = asked(browser, server.address, item={"value": 2}, **headers)
     assert answer == {"status": 200, "body": 2.0, "id": "mine", "retry": None, "after": None}
@@ -94,7 +96,7 @@ def test_in_chromium_the_page_of_a_named_origin_calls_with_its_key_and_reads_ref
 
 def test_in_chromium_the_page_of_another_origin_gets_nothing(serve, shared, page):
     browser, _ = page
-    for server in (shared, serve("--cors-origin", PAGE)):
+    for server in (shared, serve("--cors-allow-origin", PAGE)):
         assert asked(browser, server.address, item={"value": 2}) == "TypeError"
         assert asked(browser, server.address, "/health") == "TypeError"
         assert server.metric("penstock_items_accepted_total") == 0
@@ -102,6 +104,6 @@ def test_in_chromium_the_page_of_another_origin_gets_nothing(serve, shared, page
 
 def test_in_chromium_a_star_is_every_page(serve, page):
     browser, _ = page
-    server = serve("--cors-origin", "*")
+    server = serve("--cors-allow-origin", "*")
     assert asked(browser, server.address, item={"value": 2})["body"] == 2.0
     assert asked(browser, server.address, "/health")["status"] == 200

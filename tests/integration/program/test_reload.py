@@ -418,7 +418,7 @@ def test_a_working_folder_that_is_replaced_is_served_as_it_is_now(reloaded, tmp_
     ("options", "status", "words"),
     [
         (("--tls-cert", "none.pem", "--tls-key", "none.pem"), 1, "cannot be used"),
-        (("--max-queued", "0"), 2, "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
+        (("--max-in-flight", "0"), 2, "--max-in-flight (or PENSTOCK_MAX_IN_FLIGHT) must be at least 1, got 0"),
     ],
 )
 def test_what_no_edit_can_mend_ends_it(tmp_path, options, status, words):

@@ -192,7 +192,7 @@ def test_a_crowd_of_signals_harms_nobody(shared):
 
 
 def test_what_is_left_at_the_end_of_the_drain_is_503_and_500_where_it_runs(serve):
-    server = serve("--drain", "0.5", where=("--uds", "in.sock"))
+    server = serve("--drain-timeout", "0.5", where=("--uds", "in.sock"))
     server.address = f"unix:{server.folder / 'in.sock'}"
     wires = held_and_next(server)
     started = time.monotonic()
@@ -208,7 +208,7 @@ def test_what_is_left_at_the_end_of_the_drain_is_503_and_500_where_it_runs(serve
 
 @pytest.mark.smoke
 def test_a_client_batch_that_was_accepted_is_finished(serve):
-    server = serve("--max-queued", "4")
+    server = serve("--max-in-flight", "4")
     held = server.wire().post("/batch", [{"do": "hold", "value": 0}, *({"value": n} for n in range(1, 30))])
     server.until((server.folder / "ran").exists)
     server.signal(signal.SIGTERM)

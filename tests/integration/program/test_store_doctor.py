@@ -1,4 +1,4 @@
-"""`penstock doctor`: what is wrong with the store of a queue, in words, as JSON, and as an exit status."""
+"""`penstock jobs doctor`: what is wrong with the store of a queue, in words, as JSON, and as an exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 
 def doctor(folder, url, *more, **env):
-    status, output = run(folder, "doctor", "--queue", url, *more, env={"COLUMNS": "200", **env})
+    status, output = run(folder, "doctor", "--queue-url", url, *more, env={"COLUMNS": "200", **env})
     assert "Traceback" not in output
     assert "\x1b" not in output  # no colours: nobody looks at a terminal
     return status, output
@@ -65,7 +65,7 @@ def test_a_file_is_looked_at_and_the_variable_names_it(folder):
     assert status == (1 if found["file system"]["wrong"] else 0)
     assert found["file"]["found"] == str(folder / "q.db")
     assert found["synchronous"]["found"] == "NORMAL"
-    assert run(folder, "doctor", "--json", env={"PENSTOCK_QUEUE": "sqlite:///q.db"})[1] != ""
+    assert run(folder, "doctor", "--json", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})[1] != ""
 
 
 def test_jobs_in_memory_are_never_safe(folder):

@@ -52,7 +52,7 @@ def test_systemd_is_told_of_a_server_from_its_start_to_its_end(notified, host):
 def test_systemd_waits_for_a_drain_delay_too_and_its_sockets_are_served_meanwhile(notified, host):
     port = host.tcp.getsockname()[1]
     env = {"NOTIFY_SOCKET": notified.address}
-    server = host.serve("model:service", "--drain-delay", "600", "--drain", "1", env=env).ready()
+    server = host.serve("model:service", "--drain-delay", "600", "--drain-timeout", "1", env=env).ready()
     server.signal(signal.SIGTERM)
     stopping = notified.wait_for("STOPPING=1")
     server.wait_for("accepting for 600 s more")
@@ -78,7 +78,7 @@ def test_an_abstract_address_is_told_of_services_only_when_all_are_ready(host):
 
 def test_systemd_is_told_of_a_consumer(notified, host):
     url = f"sqlite:///{host.folder}/q.db"
-    consumer = host.work("model:service", "--queue", url, env={"NOTIFY_SOCKET": notified.address})
+    consumer = host.work("model:service", "--queue-url", url, env={"NOTIFY_SOCKET": notified.address})
     notified.wait_for("STATUS=ready", after=notified.wait_for("READY=1"))
     with jobs.connect(url) as queue:
         job = queue.submit(9)
@@ -94,13 +94,13 @@ def test_systemd_is_told_of_a_consumer(notified, host):
 @pytest.mark.parametrize("command", ["serve", "work"])
 def test_signs_of_life_come_until_livez_fails_and_again_when_it_does_not(notified, host, command):
     env = {"NOTIFY_SOCKET": notified.address, "WATCHDOG_USEC": "200000"}
-    stalled = ("--stall-unready", "1", "--stall-dead", "1")
+    stalled = ("--progress-deadline", "1", "--liveness-deadline", "1")
     if command == "serve":
         program = host.serve("model:service", "--port", "0", *stalled, env=env).ready()
         held = program.wire().post("/predict", 9)
     else:
         url = f"sqlite:///{host.folder}/q.db"
-        program = host.work("model:service", "--queue", url, *stalled, env=env)
+        program = host.work("model:service", "--queue-url", url, *stalled, env=env)
         with jobs.connect(url) as queue:
             queue.submit(9)
     ready = notified.wait_for("READY=1")

@@ -51,7 +51,7 @@ async def flood(address, loads, answers):
 
 def test_two_floods_are_served_by_their_weights(serve, tmp_path):
     tenants = tenants_file(tmp_path, "[tenants.gold]\nweight = 3\n[tenants.iron]\nweight = 1")
-    options = ("--tenants", tenants, "--tenant-header", "X-Tenant", "--max-queued", "32")
+    options = ("--tenants-file", tenants, "--tenant-header", "X-Tenant", "--max-in-flight", "32")
     server = serve(*options, source=SLOW)
     served = asyncio.run(flood(server.address, {"gold": 28, "iron": 20}, 80))
     assert 2 <= served["gold"] / served["iron"] <= 4.5, f"{served}: they ask as 7 to 5"
@@ -63,7 +63,7 @@ def test_two_floods_are_served_by_their_weights(serve, tmp_path):
 def test_keys_and_rates_of_tenants(serve, tmp_path):
     digest = sha256(KEY.encode()).hexdigest()
     tenants = tenants_file(tmp_path, f'[tenants.gold]\nkey_sha256 = ["{digest}"]\nrate = 0.05\nburst = 2\nurgency = 2')
-    server = serve("--tenants", tenants, "--access-log", "--max-body", "1000", source=SLOW)
+    server = serve("--tenants-file", tenants, "--access-log", "--max-body-bytes", "1000", source=SLOW)
     http = server.http
     assert http.post("/predict", json=3).status_code == 401
     assert http.post("/predict", json=3, headers={"x-api-key": "wrong-key"}).status_code == 401
@@ -97,7 +97,7 @@ def test_a_wrong_file_ends_the_start_with_words(serve, tmp_path, module):
 
     folder = module(SLOW)
     (folder / "tenants.toml").write_text("[tenants.gold]\nweight = -1")
-    status, output = run(folder, "serve", "model:service", "--port", "0", "--tenants", "tenants.toml")
+    status, output = run(folder, "serve", "model:service", "--port", "0", "--tenants-file", "tenants.toml")
     assert status == 1
     assert "tenants 'tenants.toml': tenants.gold.weight must be a number" in output
     assert "Traceback" not in output

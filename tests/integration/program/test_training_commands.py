@@ -13,7 +13,7 @@ from served import PENSTOCK, Program, run
 
 import penstock as ps
 from penstock.artifact.staging import new_stage
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.sqlite_tasks import SqliteTasks
 from tiny_artifacts import write_artifact
 
@@ -51,7 +51,7 @@ def claim(store, *kinds, lease=30.0):
 
 @pytest.mark.smoke
 def test_status_tells_the_kinds_the_holders_and_where_it_is_published(tmp_path, training, store):
-    claim(store, TaskKind.TRAIN)
+    claim(store, Phase.TRAIN)
     code, output = status(tmp_path)
     assert code == 0
     for word in (
@@ -62,8 +62,8 @@ def test_status_tells_the_kinds_the_holders_and_where_it_is_published(tmp_path, 
 
 
 def test_status_gives_json(tmp_path, training, store):
-    store.finish(claim(store, TaskKind.TRAIN), None)
-    claim(store, TaskKind.TRAIN)
+    store.finish(claim(store, Phase.TRAIN), None)
+    claim(store, Phase.TRAIN)
     code, found = told(tmp_path)
     (holder,) = found.pop("holders")
     assert code == 0
@@ -83,7 +83,7 @@ def test_status_gives_json(tmp_path, training, store):
 
 
 def test_a_run_that_is_done_tells_its_version(tmp_path, training, store):
-    for kind, result in ((TaskKind.TRAIN, 1), (TaskKind.TRAIN, 2), (TaskKind.EVALUATE, 3), (TaskKind.SAVE, 7)):
+    for kind, result in ((Phase.TRAIN, 1), (Phase.TRAIN, 2), (Phase.EVALUATE, 3), (Phase.SAVE, 7)):
         store.finish(claim(store, kind), result)
     code, found = told(tmp_path)
     assert (code, found["state"], found["version"], found["holders"]) == (0, "done", 7, [])
@@ -106,8 +106,8 @@ def test_a_model_directory_that_cannot_be_read_does_not_keep_the_run_from_being_
 
 @pytest.mark.smoke
 def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, training, store):
-    store.finish(claim(store, TaskKind.TRAIN), 1)
-    store.fail(claim(store, TaskKind.TRAIN), "Traceback:\n  \x1b[31mValueError: [bad]", attempts=1)
+    store.finish(claim(store, Phase.TRAIN), 1)
+    store.fail(claim(store, Phase.TRAIN), "Traceback:\n  \x1b[31mValueError: [bad]", attempts=1)
     code, output = status(tmp_path)
     assert code == 1
     assert "train 1 (failed) failed in 1 of its attempts, the last time by:\nTraceback:\n" in output
@@ -125,7 +125,7 @@ def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, tr
 
 
 def test_a_lease_that_ran_out_is_shown_as_such(tmp_path, training, store):
-    claim(store, TaskKind.TRAIN, lease=-1.0)
+    claim(store, Phase.TRAIN, lease=-1.0)
     assert "ran out" in status(tmp_path)[1]
     assert told(tmp_path)[1]["holders"][0]["lease_left"] < 0
 
@@ -168,7 +168,7 @@ def test_a_run_that_is_watched_is_shown_until_it_is_done(tmp_path, training, sto
     watch = Program(tmp_path, *PENSTOCK, "training", "status", "run", "--watch", *flags, env=WIDE)
     try:
         watch.wait_for("working")
-        for kind in (TaskKind.TRAIN, TaskKind.TRAIN, TaskKind.EVALUATE, TaskKind.SAVE):
+        for kind in (Phase.TRAIN, Phase.TRAIN, Phase.EVALUATE, Phase.SAVE):
             store.finish(claim(store, kind), 1)
         watch.wait_for('done["\n]')
         assert watch.wait() == 0
@@ -180,7 +180,7 @@ def test_a_run_that_fails_while_it_is_watched_ends_the_watch(tmp_path, training,
     watch = Program(tmp_path, *PENSTOCK, "training", "status", "run", "--watch", env=WIDE)
     try:
         watch.wait_for("working")
-        store.fail(claim(store, TaskKind.TRAIN), "ValueError: bad", attempts=1)
+        store.fail(claim(store, Phase.TRAIN), "ValueError: bad", attempts=1)
         assert watch.wait() == 1
         assert "ValueError: bad" in watch.output
     finally:

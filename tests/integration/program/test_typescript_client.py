@@ -252,8 +252,8 @@ def test_in_chaos_every_answer_is_right_and_nearly_every_call_has_one(node, serv
 def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
     folder = tmp_path / "farm"
     folder.mkdir()
-    queue = ("--queue", f"sqlite:///{folder}/q.db")
-    terms = ("--poll", "0.02", "--backoff", "0.01", "--lease", "2")
+    queue = ("--queue-url", f"sqlite:///{folder}/q.db")
+    terms = ("--poll-interval", "0.02", "--retry-backoff", "0.01", "--lease", "2")
     with serving(folder, *queue) as server:
         consumer = Program(folder, *PENSTOCK, "work", "orders:service", *queue, *terms)
         try:
@@ -330,7 +330,7 @@ def page(package, tmp_path):
 
 def test_in_chromium_a_page_predicts_reads_refusals_and_withdraws(serve, page):
     browser, origin = page
-    server = serve("--cors-origin", origin, "--access-log")
+    server = serve("--cors-allow-origin", origin, "--access-log")
     browser.ask(f"window.c = new Client({server.address!r}), 0")
     assert browser.ask("c.predict({ value: 2 }, { urgency: 1, requestId: 'mine' })") == 2
     server.wait_for(r"POST /predict 200 \d+ 0\.\d+ mine tenant= u=1 attempt=1\b")
@@ -349,7 +349,7 @@ def test_in_chromium_a_page_predicts_reads_refusals_and_withdraws(serve, page):
 
 def test_in_chromium_a_refusal_is_tried_again_as_the_server_says(serve, page):
     browser, origin = page
-    server = serve("--cors-origin", origin, "--max-queued", "1")
+    server = serve("--cors-allow-origin", origin, "--max-in-flight", "1")
     browser.ask(f"window.c = new Client({server.address!r}, {{ maxRetries: 100, timeoutMs: 60_000 }}), 0")
     browser.ask("window.held = c.predict({ do: 'hold', value: 1 }), 0")
     server.until(lambda: in_flight(server) == 1, "the item at its worker")

@@ -1,4 +1,4 @@
-"""`penstock work` as its user runs it, on a queue in a file."""
+"""`penstock consume` as its user runs it, on a queue in a file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Queue:
         (folder / "models.py").write_text(SERVICE)
 
     def work(self, *words, env=None, command=PENSTOCK):
-        program = Program(self.folder, *command, "work", *words, env={"PENSTOCK_QUEUE": self.url, **(env or {})})
+        program = Program(self.folder, *command, "work", *words, env={"PENSTOCK_QUEUE_URL": self.url, **(env or {})})
         self.programs.append(program)
         return program
 
@@ -144,16 +144,16 @@ def test_a_consumer_that_may_open_no_more_files_goes_on_when_it_may(queue):
     text = queue.folder / "a.txt"
     text.write_text("one two three")
     with jobs.connect(queue.url) as q:
-        program = queue.work("models:count", "--allow-input", f"file://{queue.folder}/", "--backoff", "0.5")
+        program = queue.work("models:count", "--allow-input", f"file://{queue.folder}/", "--retry-backoff", "0.5")
         assert q.result(q.submit(input_url=f"file://{text}"), timeout=30) == 3  # what is opened once is open
         _, most = resource.prlimit(program.pid, resource.RLIMIT_NOFILE)
         opened = len(list(Path(f"/proc/{program.pid}/fd").iterdir()))
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (opened, most))
         job = q.submit(input_url=f"file://{text}")
-        until_now(lambda: q.get(job.id).attempts.get("transfer"), "an input that was not read")
+        until_now(lambda: q.get(job.id).failures.get("transfer"), "an input that was not read")
         resource.prlimit(program.pid, resource.RLIMIT_NOFILE, (most, most))
         assert q.result(job, timeout=30) == 3
-        assert set(q.get(job.id).attempts) == {"transfer"}
+        assert set(q.get(job.id).failures) == {"transfer"}
     program.signal(signal.SIGTERM)
     assert program.wait() == 0
 
@@ -171,19 +171,19 @@ def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
         (queue.folder / "first.go").touch()
         assert program.wait() == 0, program.output
         assert q.result(first) == "first"
-        assert (q.get(second.id).state, q.get(second.id).attempts) == ("waiting", {})
-        assert q.get(second.id).history[-1].cause == "released"
+        assert (q.get(second.id).state, q.get(second.id).failures) == ("waiting", {})
+        assert q.get(second.id).attempts[-1].cause == "released"
         assert not (queue.folder / "second.begun").exists()
 
 
 def test_what_does_not_finish_within_the_drain_is_released_too(queue):
     with jobs.connect(queue.url) as q:
         job = q.submit("first")
-        program = queue.work("models:gate", "--drain", "0.2")
+        program = queue.work("models:gate", "--drain-timeout", "0.2")
         until_now((queue.folder / "first.begun").exists, "the job has begun")
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
-        assert (q.get(job.id).state, q.get(job.id).attempts) == ("waiting", {})
+        assert (q.get(job.id).state, q.get(job.id).failures) == ("waiting", {})
 
 
 def test_a_second_signal_ends_it_at_once(queue):
@@ -241,7 +241,7 @@ def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
 
 
 def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(queue):
-    program = queue.work("models:double", "--http", "127.0.0.1:0", "--drain-delay", "600", "--poll", "0.01")
+    program = queue.work("models:double", "--http", "127.0.0.1:0", "--drain-delay", "600", "--poll-interval", "0.01")
     address = program.wait_for(r"ready on (http://\S+)")[1]
     with jobs.connect(queue.url) as q, httpx.Client(base_url=address, verify=False) as client:
         assert q.result(q.submit(1), timeout=30) == 2
@@ -253,7 +253,7 @@ def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(
             assert (answer.json(), answer.headers["connection"]) == (2 * n, "close")
         program.signal(signal.SIGQUIT)
         assert program.wait() == 128 + signal.SIGQUIT
-        assert (q.get(left).state, q.get(left).attempts) == ("waiting", {})
+        assert (q.get(left).state, q.get(left).failures) == ("waiting", {})
 
 
 def test_a_stage_is_told_the_id_of_its_job_and_never_runs_in_the_consumers_process(queue):
@@ -291,9 +291,9 @@ def test_under_json_every_line_is_an_object(queue):
     ("words", "status", "sentence"),
     [
         (["models:double", "--lease", "0.5"], 2, "--lease (or PENSTOCK_LEASE) must be at least 1"),
-        (["models:double", "--queue", "memory://"], 2, "--http HOST:PORT"),
-        (["models:double", "--queue", "nothing://x"], 2, "nothing"),
-        (["models:double", "--queue", "sqlite:////nowhere/at/all/q.db"], 1, "/nowhere/at/all"),
+        (["models:double", "--queue-url", "memory://"], 2, "--http HOST:PORT"),
+        (["models:double", "--queue-url", "nothing://x"], 2, "nothing"),
+        (["models:double", "--queue-url", "sqlite:////nowhere/at/all/q.db"], 1, "/nowhere/at/all"),
         (["models:double", "--health", "8000x"], 1, "HOST:PORT"),
         (["models:double", "--allow-input", "/data"], 1, "--allow-input"),
         (["models:double", "--allow-net", "10.0.0.0/99"], 1, "allow_net"),
@@ -309,6 +309,6 @@ def test_what_cannot_work_is_told_at_the_start(queue, words, status, sentence):
 
 
 def test_without_a_queue_it_says_how_to_name_one(queue):
-    program = queue.work("models:double", env={"PENSTOCK_QUEUE": ""})
+    program = queue.work("models:double", env={"PENSTOCK_QUEUE_URL": ""})
     assert program.wait() == 2
-    assert "--queue URL" in program.output
+    assert "--queue-url URL" in program.output

@@ -33,7 +33,7 @@ JOBS = 200
 def two_consumers(tmp_path):
     (tmp_path / "short.py").write_text(SERVICE)
     url = f"sqlite:///{tmp_path}/q.db"
-    consumers = [Program(tmp_path, *PENSTOCK, "work", "short:service", "--queue", url) for _ in range(2)]
+    consumers = [Program(tmp_path, *PENSTOCK, "work", "short:service", "--queue-url", url) for _ in range(2)]
     yield url, consumers
     for consumer in consumers:
         consumer.destroy()
@@ -46,7 +46,7 @@ def test_neither_of_two_idle_consumers_takes_more_than_60_percent_of_short_jobs(
     with jobs.connect(url) as q:
         q.submit_many([{"input": n} for n in range(JOBS)])
         until_now(lambda: q.stats().succeeded == JOBS, "all jobs are done", patience=40.0)
-        done = Counter(job.history[-1].holder for job in q.list(state="succeeded", limit=JOBS))
+        done = Counter(job.attempts[-1].consumer_id for job in q.list(state="succeeded", limit=JOBS))
     assert len(done) == 2
     assert max(done.values()) <= 0.6 * JOBS, done
     for consumer in consumers:

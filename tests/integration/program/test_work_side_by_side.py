@@ -57,7 +57,7 @@ class Work:
         (folder / "models.py").write_text(SERVICES)
 
     def start(self, *words):
-        program = Program(self.folder, *PENSTOCK, "work", *words, "--queue", self.url)
+        program = Program(self.folder, *PENSTOCK, "work", *words, "--queue-url", self.url)
         self.programs.append(program)
         program.wait_for("working on")
         return program
@@ -92,12 +92,12 @@ def test_a_service_that_is_slow_or_restarts_holds_up_no_other(work, slow):
     with jobs.connect(work.url) as q:
         program = work.start(f"models:{slow}", "models:fast")
         behind = q.submit_many([{"input": n, "service": slow} for n in range(60)])
-        until_now(lambda: q.stats().leased, "a job is held")
+        until_now(lambda: q.stats().running, "a job is held")
         if slow == "dies":
             until_now((work.folder / "died").exists, "the worker has died")
         for n in range(3):
             assert soon(0.5, q, n, service="fast") == 2 * n
-        assert not any(job.has_ended for job in map(q.get, behind))
+        assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         (work.folder / "gate").touch()
         assert program.wait() == 0, program.output
@@ -108,14 +108,14 @@ def test_transfers_of_one_service_that_hang_hold_up_none_of_another(work, silent
     with jobs.connect(work.url) as q:
         program = work.start(
             *("models:gate", "models:fast", "--allow-net", "127.0.0.0/8", "--allow-input", f"file://{work.folder}/"),
-            *("--allow-output", f"file://{work.folder}/", "--drain", "0"),
+            *("--allow-output", f"file://{work.folder}/", "--drain-timeout", "0"),
         )
         behind = q.submit_many([{"input_url": f"{silent}/{n}", "service": "gate"} for n in range(60)])
-        until_now(lambda: q.stats().leased >= 4, "inputs are fetched")
+        until_now(lambda: q.stats().running >= 4, "inputs are fetched")
         output = f"file://{work.folder}/out.json"
         source = f"file://{work.folder}/21.json"
         assert soon(0.5, q, input_url=source, output=output, service="fast") == output
-        assert not any(job.has_ended for job in map(q.get, behind))
+        assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
 
@@ -124,13 +124,21 @@ def test_inputs_that_never_come_hold_up_no_job_that_has_its_own_or_has_it_elsewh
     (work.folder / "21.json").write_text("21")
     with jobs.connect(work.url) as q:
         program = work.start(
-            *("models:fast", "--allow-net", "127.0.0.0/8", "--allow-input", f"file://{work.folder}/", "--drain", "0"),
+            *(
+                "models:fast",
+                "--allow-net",
+                "127.0.0.0/8",
+                "--allow-input",
+                f"file://{work.folder}/",
+                "--drain-timeout",
+                "0",
+            ),
         )
         behind = q.submit_many([{"input_url": f"{silent}/{n}"} for n in range(60)])
-        until_now(lambda: q.stats().leased, "inputs are fetched")
+        until_now(lambda: q.stats().running, "inputs are fetched")
         assert soon(1.0, q, 4) == 8
         assert soon(2.0, q, input_url=f"file://{work.folder}/21.json") == 42
-        assert not any(job.has_ended for job in map(q.get, behind))
+        assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
 
@@ -138,12 +146,20 @@ def test_inputs_that_never_come_hold_up_no_job_that_has_its_own_or_has_it_elsewh
 def test_outputs_that_are_never_taken_hold_up_none_for_elsewhere(work, silent):
     with jobs.connect(work.url) as q:
         program = work.start(
-            *("models:fast", "--allow-net", "127.0.0.0/8", "--allow-output", f"file://{work.folder}/", "--drain", "0"),
+            *(
+                "models:fast",
+                "--allow-net",
+                "127.0.0.0/8",
+                "--allow-output",
+                f"file://{work.folder}/",
+                "--drain-timeout",
+                "0",
+            ),
         )
         behind = q.submit_many([{"input": n, "output": f"{silent}/{n}"} for n in range(60)])
-        until_now(lambda: q.stats().leased == 60, "outputs are stored")
+        until_now(lambda: q.stats().running == 60, "outputs are stored")
         output = f"file://{work.folder}/out.json"
         assert soon(2.0, q, 4, output=output) == output
-        assert not any(job.has_ended for job in map(q.get, behind))
+        assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output

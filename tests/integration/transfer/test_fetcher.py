@@ -10,7 +10,7 @@ import time
 import pytest
 from web_servers import Asked, web_server
 
-from penstock.errors import TransferFailed, TransferRefused, TransferStopped
+from penstock.errors import TransferCancelled, TransferFailed, TransferRejected
 from penstock.transfer import connecting
 from penstock.transfer.addresses import parse_nets
 from penstock.transfer.fetcher import Fetcher
@@ -58,7 +58,7 @@ def test_a_body_of_megabytes_arrives():
 def test_an_address_that_is_not_public_is_refused_before_a_connection():
     with web_server(lambda asked: asked.answer()) as server:
         for host in ("127.0.0.1", "0x7f.1", "2130706433", "0177.0.0.1", "127.1", "[::ffff:127.0.0.1]", "localhost"):
-            with pytest.raises(TransferRefused, match=r"not a public address; --allow-net"):
+            with pytest.raises(TransferRejected, match=r"not a public address; --allow-net"):
                 fetch(f"http://{host}:{server.port}/", fetcher=Fetcher())
         assert server.connections == 0
 
@@ -69,13 +69,13 @@ def loopback(port: int) -> Resolved:
 
 def test_one_refused_address_among_several_refuses_the_host():
     answers = [Resolved(socket.AF_INET, ("8.8.8.8", 80)), loopback(80)]
-    with pytest.raises(TransferRefused, match=r"127.0.0.1 is not a public address"):
+    with pytest.raises(TransferRejected, match=r"127.0.0.1 is not a public address"):
         fetch("http://both.example/", fetcher=Fetcher(resolve=lambda host, port: answers))
 
 
 def test_an_address_with_a_scope_is_refused():
     answers = [Resolved(socket.AF_INET6, ("2606:4700::1", 80, 0, 2))]
-    with pytest.raises(TransferRefused, match="has a scope id"):
+    with pytest.raises(TransferRejected, match="has a scope id"):
         fetch("http://scoped.example/", fetcher=Fetcher(resolve=lambda host, port: answers))
 
 
@@ -93,7 +93,7 @@ def test_a_name_is_looked_up_once_and_the_judged_address_is_connected_to():
         assert fetch(f"http://name.example:{server.port}/", fetcher=fetcher) == b"first"
         assert server.asked[0].fields["host"] == f"name.example:{server.port}"
         assert asked_for == ["name.example"]
-        with pytest.raises(TransferRefused, match=r"127\.0\.0\.2 is not a public address"):
+        with pytest.raises(TransferRejected, match=r"127\.0\.0\.2 is not a public address"):
             fetch(f"http://name.example:{server.port}/", fetcher=fetcher)
 
 
@@ -103,7 +103,7 @@ def test_a_name_that_is_bound_anew_between_redirects_is_judged_again():
         parse_nets("127.0.0.1/32"), resolve=lambda host, port: [Resolved(socket.AF_INET, (next(turns), port))]
     )
     with web_server(lambda asked: asked.answer(302, Location="/again")) as server:
-        with pytest.raises(TransferRefused, match=r"127\.0\.0\.2 is not a public address"):
+        with pytest.raises(TransferRejected, match=r"127\.0\.0\.2 is not a public address"):
             fetch(f"http://name.example:{server.port}/", fetcher=fetcher)
         assert server.connections == 1
 
@@ -114,14 +114,17 @@ def test_a_name_that_is_bound_anew_between_redirects_is_judged_again():
 def test_a_redirect_to_an_address_that_is_not_public_is_refused(target):
     with (
         web_server(lambda asked: asked.answer(302, Location=target)) as server,
-        pytest.raises(TransferRefused, match="not a public address"),
+        pytest.raises(TransferRejected, match="not a public address"),
     ):
         fetch(server.url)
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "gopher://127.0.0.1/", "http://user:secret@127.0.0.1/"])
 def test_a_redirect_to_what_is_no_page_is_refused(target):
-    with web_server(lambda asked: asked.answer(302, Location=target)) as server, pytest.raises(TransferRefused) as told:
+    with (
+        web_server(lambda asked: asked.answer(302, Location=target)) as server,
+        pytest.raises(TransferRejected) as told,
+    ):
         fetch(server.url)
     assert "secret" not in str(told.value)
 
@@ -138,7 +141,7 @@ def test_five_redirects_are_followed_and_a_sixth_is_not():
     with web_server(redirecting(5)) as server:
         assert fetch(server.url) == b"there"
         assert len(server.asked) == 6
-    with web_server(redirecting(6)) as server, pytest.raises(TransferRefused, match="too many redirects, more than 5"):
+    with web_server(redirecting(6)) as server, pytest.raises(TransferRejected, match="too many redirects, more than 5"):
         fetch(server.url)
 
 
@@ -170,8 +173,8 @@ def test_a_server_that_is_not_there_may_be_there_later():
         (socket.gaierror(socket.EAI_AGAIN, "Temporary failure"), TransferFailed),
         (socket.gaierror(socket.EAI_FAIL, "Failed"), TransferFailed),
         (OSError(24, "Too many open files"), TransferFailed),
-        (socket.gaierror(socket.EAI_NONAME, "Not known"), TransferRefused),
-        (UnicodeError("label too long"), TransferRefused),
+        (socket.gaierror(socket.EAI_NONAME, "Not known"), TransferRejected),
+        (UnicodeError("label too long"), TransferRejected),
     ],
 )
 def test_a_name_that_cannot_be_looked_up_now_may_be_later(error, kind):
@@ -183,7 +186,7 @@ def test_a_name_that_cannot_be_looked_up_now_may_be_later(error, kind):
 
 
 def test_a_name_without_an_address_is_refused():
-    with pytest.raises(TransferRefused, match="has no address"):
+    with pytest.raises(TransferRejected, match="has no address"):
         fetch("http://name.example/", fetcher=Fetcher(resolve=lambda *_: []))
 
 
@@ -192,7 +195,7 @@ def test_a_name_without_an_address_is_refused():
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 413, 206, 204, 304, 300])
 def test_what_trying_again_cannot_help_is_refused(status):
-    with web_server(lambda asked: asked.answer(status)) as server, pytest.raises(TransferRefused) as told:
+    with web_server(lambda asked: asked.answer(status)) as server, pytest.raises(TransferRejected) as told:
         fetch(f"{server.url}/a?signature=secret")
     assert str(told.value) == f"{server.url}/a?***: the server responded with status {status}"
 
@@ -207,7 +210,7 @@ def test_what_may_succeed_later_is_a_failure(status):
 def test_an_encoded_body_is_refused(encoding):
     with (
         web_server(lambda asked: asked.answer(body=b"x", Content_Encoding=encoding)) as server,
-        pytest.raises(TransferRefused, match="which was not requested and is not supported"),
+        pytest.raises(TransferRejected, match="which was not requested and is not supported"),
     ):
         fetch(server.url)
 
@@ -217,7 +220,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_before_it_is_read():
         asked.send("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n")
         asked.wait_for_the_end()
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match="1001 bytes, which is more than 1000"):
+    with web_server(answer) as server, pytest.raises(TransferRejected, match="1001 bytes, which is more than 1000"):
         fetch(server.url)
 
 
@@ -227,7 +230,7 @@ def test_a_body_that_does_not_say_its_length_is_refused_once_it_is_too_large():
         while True:
             asked.send(b"64\r\n" + b"x" * 100 + b"\r\n")
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match="has more than 1000 bytes"):
+    with web_server(answer) as server, pytest.raises(TransferRejected, match="has more than 1000 bytes"):
         fetch(server.url)
 
 
@@ -314,7 +317,7 @@ def test_an_address_that_does_not_answer_is_given_up_for_the_next(full_port, mon
 
 def test_a_transfer_that_is_stopped_ends_while_it_connects(full_port):
     looks = iter([False] * 3)
-    with pytest.raises(TransferStopped):
+    with pytest.raises(TransferCancelled):
         fetch(f"http://127.0.0.1:{full_port}/", stopped=lambda: next(looks, True))
 
 
@@ -325,7 +328,7 @@ def test_a_transfer_that_is_stopped_ends_while_the_server_is_silent():
         reached.set()
         asked.wait_for_the_end()
 
-    with web_server(answer) as server, pytest.raises(TransferStopped):
+    with web_server(answer) as server, pytest.raises(TransferCancelled):
         fetch(server.url, stopped=reached.is_set)
 
 
@@ -366,7 +369,7 @@ def test_a_put_that_is_refused_or_led_to_a_get_is_refused(status):
         asked.body()
         asked.answer(status, Location="/there")
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match=str(status)):
+    with web_server(answer) as server, pytest.raises(TransferRejected, match=str(status)):
         put(server.url)
     assert len(server.asked) == 1
 
@@ -376,7 +379,7 @@ def test_a_put_leads_to_no_address_that_is_not_public():
         asked.body()
         asked.answer(308, Location="http://10.0.0.1/")
 
-    with web_server(answer) as server, pytest.raises(TransferRefused, match="not a public address"):
+    with web_server(answer) as server, pytest.raises(TransferRejected, match="not a public address"):
         put(server.url)
 
 
@@ -393,7 +396,7 @@ def test_a_put_is_not_led_to_another_host_of_an_allowed_network_and_a_get_is():
 
         with web_server(lead) as server:
             with pytest.raises(
-                TransferRefused, match=r"is not a public address; a PUT to .* was redirected to this host"
+                TransferRejected, match=r"is not a public address; a PUT to .* was redirected to this host"
             ):
                 put(server.url)
             assert inside.asked == []
@@ -409,7 +412,7 @@ def test_an_early_answer_to_a_put_is_heard_although_the_body_is_not_read():
     with web_server(answer) as server:
         server.release = threading.Event()
         try:
-            with pytest.raises(TransferRefused, match="413"):
+            with pytest.raises(TransferRejected, match="413"):
                 put(server.url, b"x" * 30_000_000, fetcher=Fetcher(LOOPBACK, stall=0.5))
         finally:
             server.release.set()
@@ -424,6 +427,6 @@ def test_a_put_to_a_server_that_hangs_up_is_a_failure():
 def test_a_content_type_that_is_none_is_not_sent(kind):
     with (
         web_server(lambda asked: asked.answer()) as server,
-        pytest.raises(TransferRefused, match="is not a valid content type"),
+        pytest.raises(TransferRejected, match="is not a valid content type"),
     ):
         Fetcher(LOOPBACK).put(parse_place(server.url), Outgoing(b"", kind), limit=TimeLimit("", 30))

@@ -8,7 +8,7 @@ import threading
 import pytest
 from web_servers import Asked, web_server
 
-from penstock.errors import TransferFailed, TransferRefused, TransferStopped
+from penstock.errors import TransferCancelled, TransferFailed, TransferRejected
 from penstock.transfer.addresses import parse_nets
 from penstock.transfer.fetcher import Fetcher
 from penstock.transfer.lookups import Resolved
@@ -67,7 +67,7 @@ def test_a_certificate_that_nobody_vouches_for_is_a_failure(context):
 def test_a_redirect_to_what_is_not_encrypted_is_refused(fetcher, context):
     with (
         web_server(lambda asked: asked.answer(302, Location="http://localhost/"), context) as server,
-        pytest.raises(TransferRefused, match="not encrypted"),
+        pytest.raises(TransferRejected, match="not encrypted"),
     ):
         fetch(fetcher, f"https://localhost:{server.port}/")
 
@@ -91,7 +91,7 @@ def test_a_transfer_that_is_stopped_ends_in_the_middle_of_a_handshake(fetcher):
             answer, _ = begun.is_set(), begun.set()
             return answer
 
-        with pytest.raises(TransferStopped):
+        with pytest.raises(TransferCancelled):
             fetch(fetcher, f"https://localhost:{listener.getsockname()[1]}/", stopped)
 
 

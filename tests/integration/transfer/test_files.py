@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from penstock.errors import TransferFailed, TransferRefused, TransferStopped
+from penstock.errors import TransferCancelled, TransferFailed, TransferRejected
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.transfers import TransferOptions, Transfers
 
@@ -64,9 +64,9 @@ def test_no_symbolic_link_is_followed(transfers, inside, tmp_path, path):
     (inside / "link").symlink_to(tmp_path / "secret")
     (inside / "folder").symlink_to(tmp_path)
     (inside / "inner").symlink_to("link")
-    with pytest.raises(TransferRefused):
+    with pytest.raises(TransferRejected):
         transfers.read(f"file://{inside}/{path}")
-    with pytest.raises(TransferRefused):
+    with pytest.raises(TransferRejected):
         transfers.write_output(f"file://{inside}/{path}", "job", 1, b"result")
     assert (tmp_path / "secret").read_text() == "secret"
     assert names(tmp_path) == ["downloads", "inside", "secret"]
@@ -86,9 +86,9 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(transfers, inside
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(inside / "socket"))
         for name in ("fifo", "folder", "socket"):
-            with pytest.raises(TransferRefused, match="it is not a regular file"):
+            with pytest.raises(TransferRejected, match="it is not a regular file"):
                 transfers.read(f"file://{inside}/{name}")
-            with pytest.raises(TransferRefused, match="exists and is not a regular file"):
+            with pytest.raises(TransferRejected, match="exists and is not a regular file"):
                 transfers.write_output(f"file://{inside}/{name}", "job", 1, b"result")
 
 
@@ -104,21 +104,21 @@ def test_a_file_that_becomes_a_fifo_at_the_last_moment_is_refused_and_not_waited
         return found
 
     monkeypatch.setattr(os, "stat", look_and_swap)
-    with pytest.raises(TransferRefused, match="it is not a regular file"):
+    with pytest.raises(TransferRejected, match="it is not a regular file"):
         transfers.read(f"file://{inside}/a")
 
 
 def test_a_device_is_refused(tmp_path):
     allowed = AllowedPlaces.parse("file:///dev", "--allow-input")
     transfers = Transfers(TransferOptions(tmp_path / "downloads", allowed_inputs=allowed))
-    with pytest.raises(TransferRefused, match="it is not a regular file"):
+    with pytest.raises(TransferRejected, match="it is not a regular file"):
         transfers.read("file:///dev/zero")
 
 
 def test_a_file_that_is_not_there_is_refused(transfers, inside):
-    with pytest.raises(TransferRefused, match="the file does not exist"):
+    with pytest.raises(TransferRejected, match="the file does not exist"):
         transfers.read(f"file://{inside}/none")
-    with pytest.raises(TransferRefused, match="the file does not exist"):
+    with pytest.raises(TransferRejected, match="the file does not exist"):
         transfers.download(f"file://{inside}/none/none", "job", 1)
     assert names(transfers.options.folder) == []
 
@@ -127,7 +127,7 @@ def test_a_file_that_may_not_be_read_is_refused(transfers, inside):
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
     (inside / "a").touch(0)
-    with pytest.raises(TransferRefused, match="permission denied"):
+    with pytest.raises(TransferRejected, match="permission denied"):
         transfers.read(f"file://{inside}/a")
 
 
@@ -140,7 +140,7 @@ def test_an_allowed_folder_that_is_not_there_may_be_there_later(transfers, insid
 def test_a_file_that_is_too_large_is_refused(transfers, inside):
     (inside / "a").write_bytes(b"x" * 11)
     assert transfers.read(f"file://{inside}/a", most_bytes=11).body == b"x" * 11
-    with pytest.raises(TransferRefused, match="11 bytes, which is more than 10"):
+    with pytest.raises(TransferRejected, match="11 bytes, which is more than 10"):
         transfers.read(f"file://{inside}/a", most_bytes=10)
 
 
@@ -161,11 +161,11 @@ def test_a_file_that_changes_while_it_is_read_is_a_failure(transfers, inside, ch
 def test_a_transfer_is_stopped_between_two_pieces_and_leaves_nothing(transfers, inside):
     (inside / "a").write_bytes(b"x" * 2_000_000)
     looks = iter([False, False, True])
-    with pytest.raises(TransferStopped):
+    with pytest.raises(TransferCancelled):
         transfers.download(f"file://{inside}/a", "job", 1, lambda: next(looks))
     assert names(transfers.options.folder) == []
     looks = iter([False, False, True])
-    with pytest.raises(TransferStopped):
+    with pytest.raises(TransferCancelled):
         transfers.write_output(f"file://{inside}/b", "job", 1, b"x" * 2_000_000, stopped=lambda: next(looks))
     assert names(inside) == ["a"]
 
@@ -207,9 +207,9 @@ def test_what_a_dead_attempt_left_is_removed_and_nothing_else(transfers, inside)
 
 
 def test_an_output_that_nobody_wrote_can_never_be_finished(transfers, inside):
-    with pytest.raises(TransferRefused, match="the file does not exist"):
+    with pytest.raises(TransferRejected, match="the file does not exist"):
         transfers.finish_output(f"file://{inside}/result", "job", 1)
-    with pytest.raises(TransferRefused, match="the file does not exist"):
+    with pytest.raises(TransferRejected, match="the file does not exist"):
         transfers.finish_output(f"file://{inside}/a/result", "job", 1)
 
 
@@ -228,5 +228,5 @@ def test_a_long_name_has_a_part(transfers, inside):
     transfers.write_output(url, "job", 1, b"result")
     transfers.finish_output(url, "job", 1)
     assert names(inside) == ["r" * 255]
-    with pytest.raises(TransferRefused, match="too long"):
+    with pytest.raises(TransferRejected, match="too long"):
         transfers.write_output(f"{url}r", "job", 1, b"result")

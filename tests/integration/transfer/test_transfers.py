@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from web_servers import Asked, web_server
 
-from penstock.errors import ConfigError, TransferFailed, TransferRefused, TransferStopped
+from penstock.errors import ConfigError, TransferCancelled, TransferFailed, TransferRejected
 from penstock.transfer import transfers as transfers_module
 from penstock.transfer.addresses import parse_nets
 from penstock.transfer.allowed_places import AllowedPlaces
@@ -39,13 +39,13 @@ def open_door(folder: Path, places: str = "", nets: str = "127.0.0.0/8", **optio
 def test_what_is_not_allowed_is_refused_before_anything_is_opened(tmp_path, url):
     transfers = open_door(tmp_path, nets="")
     for check in (transfers.check_input, transfers.check_output):
-        with pytest.raises(TransferRefused):
+        with pytest.raises(TransferRejected):
             check(url)
     for call in (transfers.read, lambda url: transfers.download(url, "job", 1)):
-        with pytest.raises(TransferRefused):
+        with pytest.raises(TransferRejected):
             call(url)
     for call in (transfers.finish_output, transfers.discard_output, lambda *a: transfers.write_output(*a, b"")):
-        with pytest.raises(TransferRefused):
+        with pytest.raises(TransferRejected):
             call(url, "job", 1)
     assert list(transfers.options.folder.iterdir()) == []
 
@@ -61,7 +61,7 @@ def test_outputs_below_one_folder_or_in_one_bucket_have_one_target(tmp_path):
     transfers = open_door(tmp_path, f"file://{tmp_path}/out,s3://in/a,s3://in/b")
     urls = (f"file://{tmp_path}/out/a/b", "s3://in/a/1", "s3://in/b/1", "http://nowhere.invalid/")
     assert [transfers.target_of(url) for url in urls] == [f"file://{tmp_path}/out", "s3://in", "s3://in", ""]
-    with pytest.raises(TransferRefused):
+    with pytest.raises(TransferRejected):
         transfers.target_of("s3://other/a")
 
 
@@ -69,9 +69,9 @@ def test_the_name_of_a_part_is_no_output(tmp_path):
     transfers = open_door(tmp_path, f"file://{tmp_path},s3://in")
     for url in (f"file://{tmp_path}/.a.job.1.part", "s3://in/.a.job.1.part"):
         transfers.check_input(url)
-        with pytest.raises(TransferRefused, match="reserved for unfinished outputs"):
+        with pytest.raises(TransferRejected, match="reserved for unfinished outputs"):
             transfers.check_output(url)
-        with pytest.raises(TransferRefused, match="reserved for unfinished outputs"):
+        with pytest.raises(TransferRejected, match="reserved for unfinished outputs"):
             transfers.write_output(url, "job", 1, b"")
 
 
@@ -89,7 +89,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
         open_door(tmp_path / "file")
 
 
-@pytest.mark.parametrize("options", [{"max_input": 0}, {"timeout": 0}, {"timeout": "1"}])
+@pytest.mark.parametrize("options", [{"max_input_bytes": 0}, {"timeout": 0}, {"timeout": "1"}])
 def test_options_are_checked_at_birth(tmp_path, options):
     with pytest.raises(ConfigError):
         open_door(tmp_path, **options)
@@ -150,9 +150,9 @@ def test_a_full_disk_is_a_failure_of_the_download_and_leaves_nothing(tmp_path, m
 
 def test_a_transfer_that_is_stopped_before_it_begins_asks_nobody(tmp_path):
     with web_server(lambda asked: asked.answer()) as server:
-        with pytest.raises(TransferStopped):
+        with pytest.raises(TransferCancelled):
             open_door(tmp_path).read(server.url, lambda: True)
-        with pytest.raises(TransferStopped):
+        with pytest.raises(TransferCancelled):
             open_door(tmp_path).write_output(server.url, "job", 1, b"", stopped=lambda: True)
         assert server.connections == 0
 
@@ -202,7 +202,7 @@ def test_an_object_of_a_dead_attempt_is_removed(objects, s3):
     for _ in range(2):
         objects.discard_output(URL, "job", 7)
         assert s3.objects == {}
-    with pytest.raises(TransferRefused, match="the object or the bucket does not exist"):
+    with pytest.raises(TransferRejected, match="the object or the bucket does not exist"):
         objects.finish_output(URL, "job", 7)
 
 
@@ -219,7 +219,7 @@ def test_a_move_that_was_cut_off_between_copy_and_removal_is_done_again(objects,
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(401, TransferRefused), (403, TransferRefused), (404, TransferRefused), (429, TransferFailed),
+    [(401, TransferRejected), (403, TransferRejected), (404, TransferRejected), (429, TransferFailed),
      (500, TransferFailed), (503, TransferFailed)],
 )  # fmt: skip
 def test_what_the_store_answers_says_whether_to_try_again(objects, s3, status, kind):
@@ -256,13 +256,13 @@ def test_an_object_that_is_cut_off_is_a_failure_and_leaves_nothing(objects, s3):
 
 def test_an_object_that_is_too_large_is_refused(objects, s3):
     s3.objects[PLACE] = b"x" * 11
-    with pytest.raises(TransferRefused, match="11 bytes, which is more than 10"):
+    with pytest.raises(TransferRejected, match="11 bytes, which is more than 10"):
         objects.read(URL, most_bytes=10)
 
 
 def test_an_upload_that_is_stopped_or_fails_leaves_no_parts(objects, s3):
     looks = iter([False] * 60)
-    with pytest.raises(TransferStopped):
+    with pytest.raises(TransferCancelled):
         objects.write_output(URL, "job", 7, LARGE, stopped=lambda: next(looks, True))
     s3.fails = lambda method, path: 500 if "partNumber=2" in path else 0
     with pytest.raises(TransferFailed):

@@ -13,13 +13,13 @@ from penstock.artifact.manifest import GraphEntry
 from penstock.artifact.opened_artifact import Artifact, open_artifact
 from penstock.artifact.recorded import Recorded
 from penstock.artifact.served_model import ServedModel, open_model
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.graph import MemoryGraph
 from saved_artifacts import finish
 from tiny_artifacts import write_tables
 
 ROWS = [{"id": 0}, {"id": 1}, {"id": 2}]
-OUTPUTS = (Tensor("same", "float32"),)
+OUTPUTS = (TensorSpec("same", "float32"),)
 
 
 def saved(path, kinds=None, rows=ROWS, answers=(0, 1, 2), **options) -> Artifact:
@@ -51,7 +51,7 @@ def test_a_probe_that_the_second_refuses_is_told_and_the_others_are_compared(tmp
 
 
 def test_the_probe_that_differs_most_has_its_number_among_all(tmp_path):
-    after = saved(tmp_path / "b", {"id": f.Ids(3, ignore=[0])}, ROWS[1:], (1, 2))
+    after = saved(tmp_path / "b", {"id": f.Ids(3, missing_values=[0])}, ROWS[1:], (1, 2))
     found = changes(saved(tmp_path / "a"), after, lambda ids: np.where(ids == 2, 7, ids).astype(np.float32))
     (output,) = found.outputs
     assert list(found.refused) == [0]
@@ -84,7 +84,7 @@ def test_the_tolerance_is_that_of_the_first(tmp_path, absolute, differing):
 
 @pytest.mark.parametrize(
     ("outputs", "answer"),
-    [((Tensor("other", "float32"),), lambda ids: ids.astype(np.float32)), (OUTPUTS, lambda ids: ids)],
+    [((TensorSpec("other", "float32"),), lambda ids: ids.astype(np.float32)), (OUTPUTS, lambda ids: ids)],
     ids=["another name", "another dtype"],
 )
 def test_an_output_that_cannot_be_compared_is_missing(tmp_path, outputs, answer):

@@ -7,24 +7,24 @@ import re
 import msgspec
 import pytest
 
-from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ProbesEntry, TableEntry
+from penstock.artifact.manifest import BatchEntry, FileEntry, GraphEntry, Lookup, Manifest, ReferenceEntry, TableEntry
 from penstock.artifact.manifest_json import batch_from_entry, batch_to_entry, manifest_from_json, manifest_to_json
 from penstock.config import Batch
 from penstock.embeddings.rules import init
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from rows import each
 
 SHA = "0123456789abcdef" * 4
 FILE = FileEntry(SHA, 3)
-GRAPH = GraphEntry("onnx", "model.onnx", (Tensor("x", "float32", (2, None)),), (Tensor("p", "float32"),))
+GRAPH = GraphEntry("onnx", "model.onnx", (TensorSpec("x", "float32", (2, None)),), (TensorSpec("p", "float32"),))
 MANIFEST = Manifest(
     schema=1,
     name="affairs",
     files={"features.json": FILE, "model.onnx": FILE, "probes/rows.json": FILE, "saved_model/saved_model.pb": FILE},
     graphs=(GRAPH,),
     batch=BatchEntry(32, 0.0, None),
-    probes=ProbesEntry(3),
+    reference_rows=ReferenceEntry(3),
     tolerance=(1e-5, 1e-5),
     classes=("no", "yes"),
     libraries={"torch": "2.13.0"},
@@ -34,9 +34,13 @@ MANIFEST = Manifest(
 )
 
 IDS = GraphEntry(
-    "onnx", "ids.onnx", (Tensor("user", "int64"),), (Tensor("u", "int64"), Tensor("i", "int64", (3,))), "ids"
+    "onnx",
+    "ids.onnx",
+    (TensorSpec("user", "int64"),),
+    (TensorSpec("u", "int64"), TensorSpec("i", "int64", (3,))),
+    "ids",
 )
-FED = GraphEntry("onnx", "model.onnx", (Tensor("r", "float32", (2,)), Tensor("at", "int64")), GRAPH.outputs)
+FED = GraphEntry("onnx", "model.onnx", (TensorSpec("r", "float32", (2,)), TensorSpec("at", "int64")), GRAPH.outputs)
 USER = TableEntry(
     name="user",
     path="embed.user",
@@ -121,18 +125,21 @@ def test_no_field_may_be_missing(field):
         ({"probes": {"rows": 0, "path": "probes"}}, "but must be at least 1"),
         ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the path of the probes, '../probes'"),
         ({"created": "yesterday"}, "Invalid isoformat"),
-        ({"batch": {"max_size": 0, "max_wait": 0.0, "max_gap": None}}, "max_size must be at least 1, got 0"),
+        ({"batch": {"max_size": 0, "max_wait": 0.0, "max_idle_gap": None}}, "max_size must be at least 1, got 0"),
         (
-            {"batch": {"max_size": 10**30, "max_wait": 0.0, "max_gap": None}},
+            {"batch": {"max_size": 10**30, "max_wait": 0.0, "max_idle_gap": None}},
             f"batch: max_size must be at most 1000000, got {10**30}",
         ),
         (
-            {"batch": {"max_size": 1, "max_wait": 1e300, "max_gap": None}},
+            {"batch": {"max_size": 1, "max_wait": 1e300, "max_idle_gap": None}},
             "batch: max_wait must be at most 86400, or inf",
         ),
-        ({"batch": {"max_size": 1, "max_wait": "soon", "max_gap": None}}, "batch.max_wait"),
-        ({"batch": {"max_size": 1, "max_wait": "auto", "max_gap": 0.1}}, "batch: max_gap=0.1 needs a fixed max_wait"),
-        ({"batch": {"max_size": 1, "max_wait": 10**400, "max_gap": None}}, "batch.*max_wait"),
+        ({"batch": {"max_size": 1, "max_wait": "soon", "max_idle_gap": None}}, "batch.max_wait"),
+        (
+            {"batch": {"max_size": 1, "max_wait": "auto", "max_idle_gap": 0.1}},
+            "batch: max_idle_gap=0.1 needs a fixed max_wait",
+        ),
+        ({"batch": {"max_size": 1, "max_wait": 10**400, "max_idle_gap": None}}, "batch.*max_wait"),
         ({"graphs": []}, "there is no graph"),
         ({"name": "a\x1b[31m"}, r"name: a service's name is of letters, digits and `._-`, .* got 'a\\x1b\[31m'"),
         ({"name": ".."}, "name: a service's name is of letters"),
@@ -208,7 +215,7 @@ def test_two_graphs_have_two_formats_and_the_same_outputs():
     assert manifest_from_json(manifest_to_json(changed(graphs=(GRAPH, other)))).graphs == (GRAPH, other)
     with pytest.raises(ConfigError, match="a graph is listed twice: onnx model, onnx model"):
         manifest_to_json(changed(graphs=(GRAPH, GRAPH)))
-    other = msgspec.structs.replace(other, outputs=(Tensor("q", "float32"),))
+    other = msgspec.structs.replace(other, outputs=(TensorSpec("q", "float32"),))
     with pytest.raises(ConfigError, match="onnx and saved_model have different outputs"):
         manifest_to_json(changed(graphs=(GRAPH, other)))
 
@@ -352,7 +359,7 @@ def test_a_key_that_is_there_twice_is_found_anywhere():
         {"classes": (1j,)},
         {"tolerance": (math.inf, 0.0)},
         {"created": "now"},
-        {"probes": ProbesEntry(0)},
+        {"probes": ReferenceEntry(0)},
     ],
 )
 def test_what_could_not_be_read_again_is_never_written(fields):
@@ -366,9 +373,9 @@ def test_what_could_not_be_read_again_is_never_written(fields):
         Batch(),
         Batch(max_wait=0),
         Batch(max_size=7, max_wait=0.5),
-        Batch(max_wait=math.inf, max_gap=0.1),
-        Batch(max_wait=1, max_gap=2),
-        Batch(max_wait=1, hold_after_idle=False),
+        Batch(max_wait=math.inf, max_idle_gap=0.1),
+        Batch(max_wait=1, max_idle_gap=2),
+        Batch(max_wait=1, delay_when_idle=False),
     ],
 )
 def test_a_batch_policy_survives_json(batch):
@@ -378,6 +385,6 @@ def test_a_batch_policy_survives_json(batch):
 
 
 def test_a_learned_wait_is_stored_as_such_and_one_of_0_stays_0():
-    assert msgspec.to_builtins(batch_to_entry(Batch())) == {"max_size": 32, "max_wait": "auto", "max_gap": None}
+    assert msgspec.to_builtins(batch_to_entry(Batch())) == {"max_size": 32, "max_wait": "auto", "max_idle_gap": None}
     assert msgspec.to_builtins(batch_to_entry(Batch(max_wait=0)))["max_wait"] == 0.0
     assert batch_from_entry(BatchEntry(32, 0.0, None)) == Batch(max_wait=0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.artifact.probes import path_of, read_recorded, read_rows, write_recorded
 from penstock.artifact.recorded import Recorded
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 NAMES = ["x", "..", ".", "a/b", "../../etc/passwd", "", " ", "Ü" * 100, "n" * 300, "A", "a", "%2F", "nul\0", "-"]
 BIG = 2**63 - 1
@@ -42,13 +42,15 @@ def test_what_was_recorded_is_read_bit_for_bit(tmp_path):
     outputs = {"p": np.arange(6, dtype=np.float64).reshape(2, 3)[:, ::-1]}
     write_recorded(tmp_path / "probes", Recorded(rows, inputs, outputs))
     tensors = [
-        Tensor("x", "float32", (2,)),
-        Tensor("id", "int64"),
-        Tensor("name", "str"),
-        Tensor("flag", "bool"),
-        Tensor("fixed", "str"),
+        TensorSpec("x", "float32", (2,)),
+        TensorSpec("id", "int64"),
+        TensorSpec("name", "str"),
+        TensorSpec("flag", "bool"),
+        TensorSpec("fixed", "str"),
     ]
-    found = read_recorded(reader(tmp_path), "probes", rows=2, inputs=tensors, outputs=[Tensor("p", "float64", (None,))])
+    found = read_recorded(
+        reader(tmp_path), "probes", rows=2, inputs=tensors, outputs=[TensorSpec("p", "float64", (None,))]
+    )
     assert found.rows == rows == read_rows(reader(tmp_path), "probes")
     for name in ("x", "id", "flag"):
         assert found.inputs[name].tobytes() == inputs[name].tobytes()
@@ -62,7 +64,7 @@ def test_each_name_has_a_file_of_its_own_inside_the_folder(tmp_path):
     folder = written(tmp_path, **inputs)
     assert len(list(folder.iterdir())) == len(NAMES)
     assert {path.parent for path in tmp_path.rglob("*.npy")} == {folder}
-    found = read(tmp_path, *(Tensor(name, "int64") for name in NAMES))
+    found = read(tmp_path, *(TensorSpec(name, "int64") for name in NAMES))
     assert {name: array[0] for name, array in found.inputs.items()} == {n: i for i, n in enumerate(NAMES)}
 
 
@@ -84,10 +86,10 @@ def test_no_name_of_an_input_leads_out_of_the_folder(name):
 @pytest.mark.parametrize(
     ("tensor", "said"),
     [
-        (Tensor("x", "float64", (2,)), "'x' is float32, and float64 is expected"),
-        (Tensor("x", "float32"), r"has the shape \(2, 2\), and \(2,\) is expected"),
-        (Tensor("x", "float32", (3,)), r"has the shape \(2, 2\), and \(2, 3\) is expected"),
-        (Tensor("x", "float32", (None, 1)), r"has the shape \(2, 2\), and \(2, None, 1\) is expected"),
+        (TensorSpec("x", "float64", (2,)), "'x' is float32, and float64 is expected"),
+        (TensorSpec("x", "float32"), r"has the shape \(2, 2\), and \(2,\) is expected"),
+        (TensorSpec("x", "float32", (3,)), r"has the shape \(2, 2\), and \(2, 3\) is expected"),
+        (TensorSpec("x", "float32", (None, 1)), r"has the shape \(2, 2\), and \(2, None, 1\) is expected"),
     ],
 )
 def test_an_array_of_another_dtype_or_shape_is_refused_by_its_file(tmp_path, tensor, said):
@@ -100,7 +102,7 @@ def test_an_array_of_another_dtype_or_shape_is_refused_by_its_file(tmp_path, ten
 def test_another_number_of_rows_is_refused(tmp_path):
     written(tmp_path, x=np.zeros(2))
     with pytest.raises(ArtifactInvalid, match=r"probes/rows.json has 2 rows, and 3 are expected"):
-        read(tmp_path, Tensor("x", "float64"), rows=3)
+        read(tmp_path, TensorSpec("x", "float64"), rows=3)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[[]]", b"\xff", b"[" * 100_000])
@@ -116,7 +118,7 @@ def test_text_that_is_no_list_of_strings_is_refused(tmp_path, content):
     folder = written(tmp_path, name=np.array(["a", "b"], dtype=object))
     (folder / "name.json").write_bytes(content)
     with pytest.raises(ArtifactInvalid, match=r"probes/inputs/name.json"):
-        read(tmp_path, Tensor("name", "str"))
+        read(tmp_path, TensorSpec("name", "str"))
 
 
 def npy(array, **header) -> bytes:
@@ -156,10 +158,10 @@ GOOD = npy(np.zeros(2))
 )
 def test_a_file_that_is_no_plain_array_of_its_size_is_refused_and_nothing_is_unpickled(tmp_path, content):
     folder = written(tmp_path, x=np.zeros(2))
-    assert read(tmp_path, Tensor("x", "float64")).inputs["x"].tolist() == [0.0, 0.0]
+    assert read(tmp_path, TensorSpec("x", "float64")).inputs["x"].tolist() == [0.0, 0.0]
     (folder / "x.npy").write_bytes(content)
     with pytest.raises(ArtifactInvalid, match=r"probes/inputs/x.npy is no array"):
-        read(tmp_path, Tensor("x", "float64"))
+        read(tmp_path, TensorSpec("x", "float64"))
 
 
 def test_a_header_with_any_byte_changed_is_an_array_or_is_refused(tmp_path):
@@ -168,7 +170,7 @@ def test_a_header_with_any_byte_changed_is_an_array_or_is_refused(tmp_path):
         for value in (0, ord("("), ord("9"), 0xFF):
             (folder / "x.npy").write_bytes(GOOD[:place] + bytes([value]) + GOOD[place + 1 :])
             with contextlib.suppress(ArtifactInvalid):
-                assert read(tmp_path, Tensor("x", "float64")).inputs["x"].shape == (2,)
+                assert read(tmp_path, TensorSpec("x", "float64")).inputs["x"].shape == (2,)
 
 
 def test_recorded_arrays_have_as_many_rows_as_there_are():

@@ -14,12 +14,12 @@ from penstock.artifact.replaying import refuse_outside, replay
 from penstock.artifact.served_model import ServedModel
 from penstock.codec.decode import ItemDecoder
 from penstock.errors import ExportRefused
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.graph import MemoryGraph
 
 ROWS = [{"age": age, "town": town} for age, town in zip(range(7), "abcabca", strict=True)]
 SPEC = f.Features({"age": f.Numeric(), "town": f.Vocabulary(values=("a", "b", "c"))})
-OUTPUTS = (Tensor("double", "float32"), Tensor("town", "int64"))
+OUTPUTS = (TensorSpec("double", "float32"), TensorSpec("town", "int64"))
 
 
 def model(inputs):
@@ -151,7 +151,7 @@ def test_an_input_that_is_not_the_recorded_one_is_refused_bit_for_bit():
 
 
 def test_rows_are_read_from_the_text_that_clients_in_python_and_in_javascript_write(monkeypatch):
-    spec = f.Features({"age": f.Numeric(), "town": f.Vocabulary(values=("2", "c")), "more": f.Ids(9, many=2)})
+    spec = f.Features({"age": f.Numeric(), "town": f.Vocabulary(values=("2", "c")), "more": f.Ids(9, max_length=2)})
     rows = [{"age": 25_000_001.0, "town": 2.0, "more": [3.0, 4]}, {"age": -0.0, "town": "c", "more": []}] * 2
     inputs = spec.encode(rows)
     record = Recorded(rows, inputs, dict(zip(("double", "town"), model(inputs), strict=True)))
@@ -183,7 +183,7 @@ def test_a_row_that_is_encoded_otherwise_as_javascript_writes_it_is_refused():
     rows = [{"age": float(row["age"]), "town": row["town"]} for row in ROWS]
     with pytest.raises(ExportRefused, match=r"input 'age', row 1: it is encoded as 2\.0, and was 1\.0 in training"):
         replay(
-            ServedModel(Cut(SPEC.kinds), MemoryGraph(model, SPEC.inputs, OUTPUTS), format="onnx"),
+            ServedModel(Cut(SPEC.features), MemoryGraph(model, SPEC.inputs, OUTPUTS), format="onnx"),
             recorded(rows),
             tolerance=(1, 1),
         )

@@ -9,7 +9,7 @@ from penstock.artifact.recorded import RefusedRow
 from penstock.artifact.replaying import replay_refused
 from penstock.artifact.served_model import ServedModel
 from penstock.errors import ArtifactInvalid, ExportRefused
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.graph import MemoryGraph
 from penstock.graphs.refusals import Refusal, RowsRefused, check_rows, refusals_from_text, refusals_to_text
 
@@ -17,10 +17,10 @@ ROWS = [{"age": float(age), "town": town, "note": "x"} for age, town in zip(rang
 SPEC = f.Features(
     {
         "age": f.Numeric(),
-        "height": f.Numeric(column="note", missing=0, ignore=("x",)),
+        "height": f.Numeric(column="note", fill_value=0, missing_values=("x",)),
         "home": f.Vocabulary(values=("a", "b", "c"), column="town"),
     },
-    join="x",
+    concat_into="x",
 )
 UNKNOWN = Refusal("is unknown to the model", "home")
 
@@ -33,7 +33,7 @@ def refusing(inputs, where, why):
 
 
 def graph(where=lambda inputs: inputs["home"] == 2, why=UNKNOWN):
-    return MemoryGraph(lambda inputs: refusing(inputs, where, why), SPEC.inputs, (Tensor("double", "float32"),))
+    return MemoryGraph(lambda inputs: refusing(inputs, where, why), SPEC.inputs, (TensorSpec("double", "float32"),))
 
 
 def served(graph, features=SPEC):

@@ -8,7 +8,9 @@ from penstock.errors import ConfigError
 
 @pytest.mark.parametrize("kind", ["pt2", "saved_model"])
 def test_what_can_run_code_needs_somebody_who_trusts_it_or_names_it(kind):
-    with pytest.raises(ConfigError, match=r"--digest HEX \(digest= in Python\).*--trust \(trust=True\)"):
+    with pytest.raises(
+        ConfigError, match=r"--model-digest HEX \(digest= in Python\).*--trust-model-code \(trust=True\)"
+    ):
         check_trust(kind, trusted=False)
     check_trust(kind, trusted=True)
 

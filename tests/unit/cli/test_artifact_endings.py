@@ -60,7 +60,7 @@ def test_an_artifact_in_a_folder_whose_name_is_no_unicode_is_looked_at_as_any_ot
 def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COLUMNS", "40")
     digest = "0123456789abcdef" * 4
-    show_report(ExportReport(path=tmp_path, digest=digest, rows=7, worst={"probability": 3e-8}), as_json=False)
+    show_report(ExportReport(path=tmp_path, digest=digest, rows=7, max_difference={"probability": 3e-8}), as_json=False)
     output = capsys.readouterr().out
     assert f"digest {digest}\n" in output
     assert "7 rows were replayed" in output
@@ -71,7 +71,9 @@ def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkey
 def test_a_model_that_was_saved_is_told_where_stdout_takes_nothing(monkeypatch, tmp_path, as_json):
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(PenstockError, match="affairs: saved; cannot write to standard output: stdout is closed"):
-        show_report(ExportReport(path=tmp_path / "affairs", digest="0" * 64, rows=7, worst={}), as_json=as_json)
+        show_report(
+            ExportReport(path=tmp_path / "affairs", digest="0" * 64, rows=7, max_difference={}), as_json=as_json
+        )
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,10 @@ def test_what_cannot_be_written_is_a_failure_that_leaves_nothing(config, path, t
         (("nginx", "--listen", "a:1"), "--server"),
         (("nginx", *PROXY, "--force"), "--force is for --output"),
         (("haproxy", *PROXY, "--server", "b"), "--server must be"),
-        (("haproxy", *PROXY, "--max-body", "x"), "--max-body (or PENSTOCK_MAX_BODY): expected an integer, got 'x'"),
+        (
+            ("haproxy", *PROXY, "--max-body-bytes", "x"),
+            "--max-body-bytes (or PENSTOCK_MAX_BODY_BYTES): expected an integer, got 'x'",
+        ),
         (("haproxy", *PROXY, "--port", "1"), "--port"),
         (("systemd", "prices:service", "--socket", "--by-socket"), "run the command once for each"),
         (("systemd", "prices:service", "--workers", "0"), "workers"),
@@ -144,23 +147,25 @@ def test_variables_hold_as_for_penstock_serve(config, monkeypatch):
 
 
 def test_how_an_artifact_is_opened_is_not_said_of_a_module(config, monkeypatch):
-    monkeypatch.setenv("PENSTOCK_FORMAT", "onnx")
+    monkeypatch.setenv("PENSTOCK_MODEL_FORMAT", "onnx")
     assert "--format" not in config(*CALLS["systemd"])[1]
     assert "--format onnx" in config("systemd", "./prices", "--user", "prices")[1]
 
 
 def test_flags_of_every_kind_reach_the_command(config):
-    flags = ("--workers", "2", "--trust", "--timeout", "7", "--access-log", "--host", "192.0.2.1")
+    flags = ("--workers", "2", "--trust-model-code", "--timeout", "7", "--access-log", "--host", "192.0.2.1")
     _, out, _ = config("systemd", "prices:service", "other:service", "--name", "both", *flags)
     (line,) = [line for line in out.splitlines() if line.startswith("ExecStart=")]
-    command = " serve prices:service other:service --host 192.0.2.1 --access-log --workers 2 --trust --timeout 7"
+    command = (
+        " serve prices:service other:service --host 192.0.2.1 --access-log --workers 2 --trust-model-code --timeout 7"
+    )
     assert line.replace('"', "").endswith(f"penstock{command}")  # with quotes where the environment's path has a space
     assert "both.service" in out
 
 
 def test_a_server_that_gets_its_socket_is_not_told_where_to_listen(config):
-    flags = ("--host", "192.0.2.1", "--port", "80", "--drain", "7")
+    flags = ("--host", "192.0.2.1", "--port", "80", "--drain-timeout", "7")
     _, service, _ = config("systemd", "prices:service", "--by-socket", *flags)
     _, socket, _ = config("systemd", "prices:service", "--socket", *flags)
-    assert "serve prices:service --drain 7\n" in service
+    assert "serve prices:service --drain-timeout 7\n" in service
     assert "ListenStream=192.0.2.1:80\n" in socket

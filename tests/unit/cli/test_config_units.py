@@ -39,7 +39,7 @@ GIVEN = {
     "drain": math.inf,
     "keep_alive": 0.25,
     "access_log": True,
-    "busy_is_unready": False,
+    "unready_when_full": False,
     "tenant_header": "X-Tenant",
     "tls_cert": "-odd.pem",
 }
@@ -56,7 +56,7 @@ def test_flags_say_what_was_given_and_penstock_serve_reads_them_so():
         "drain": "inf",
         "keep_alive": "0.25",
         "access_log": True,
-        "busy_is_unready": False,
+        "unready_when_full": False,
         "tenant_header": "X-Tenant",
         "tls_cert": "-odd.pem",
     }
@@ -207,7 +207,7 @@ def test_a_user_is_one(user):
 
 def test_what_ends_a_command_of_systemd_is_no_word_of_it():
     with pytest.raises(ConfigError, match="`;` alone"):
-        service_unit(unit(started("--tenants", ";")))
+        service_unit(unit(started("--tenants-file", ";")))
 
 
 @given(st.lists(st.text(min_size=1, max_size=12).filter(lambda text: not text.startswith("-")), min_size=1, max_size=4))

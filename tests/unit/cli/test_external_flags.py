@@ -10,11 +10,11 @@ import penstock as ps
 from penstock.cli.external_flags import fields_of_each
 from penstock.errors import ConfigError
 
-GIVEN = {"external_workers": "/run/w.sock", "max_queued": 7}
+GIVEN = {"remote_worker_socket": "/run/w.sock", "max_queued": 7}
 
 
 def service(name, *, external):
-    return ps.Service(ps.external("square") if external else ps.stage(math.sqrt), name=name)
+    return ps.Service(ps.remote("square") if external else ps.stage(math.sqrt), name=name)
 
 
 def test_the_socket_is_given_to_the_service_whose_workers_attach_and_the_rest_to_all():
@@ -32,10 +32,10 @@ def test_a_flag_for_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_re
 def test_one_socket_cannot_be_that_of_two_services():
     services = [service("one", external=True), service("ours", external=False), service("two", external=True)]
     with pytest.raises(
-        ConfigError, match=r"^external_workers .* the services 'one' and 'two' have external stages"
+        ConfigError, match=r"^remote_worker_socket .* the services 'one' and 'two' have external stages"
     ) as refused:
         fields_of_each(services, GIVEN, by_flag=True)
-    assert "penstock.Service(..., external_workers=PATH)" in str(refused.value)
-    assert fields_of_each(services, {"attach_grace": 1.0}, by_flag=True) == [
-        (each, {"attach_grace": 1.0}) for each in services
+    assert "penstock.Service(..., remote_worker_socket=PATH)" in str(refused.value)
+    assert fields_of_each(services, {"reattach_timeout": 1.0}, by_flag=True) == [
+        (each, {"reattach_timeout": 1.0}) for each in services
     ]

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.jobs_submit import LINES_IN_BATCH
-from penstock.jobs.job import JobProblem
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.job import AttemptError
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.stores.memory_store import MemoryStore
@@ -31,7 +31,7 @@ def store(name):
 @pytest.fixture
 def jobs(name, store, capsys, monkeypatch):
     """Run `penstock jobs …`; its exit status and what it wrote to both streams."""
-    monkeypatch.setenv("PENSTOCK_QUEUE", f"memory://{name}")
+    monkeypatch.setenv("PENSTOCK_QUEUE_URL", f"memory://{name}")
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*words):
@@ -54,8 +54,8 @@ def end(store, to=JobState.SUCCEEDED, **fields):
 
 
 def die(store, message="too long"):
-    problem = JobProblem("builtins.ValueError", message, "Traceback (most recent call last): …")
-    end(store, JobState.DEAD, cause=Cause.INPUT, counts=True, problem=problem)
+    problem = AttemptError("builtins.ValueError", message, "Traceback (most recent call last): …")
+    end(store, JobState.DEAD, cause=FailureCause.INVALID_INPUT, counts=True, problem=problem)
 
 
 # -- submit -----------------------------------------------------------------------------------------------------------
@@ -109,11 +109,11 @@ def test_an_input_may_lie_elsewhere(jobs, store):
         (("1", "--priority", "high"), "--priority: expected an integer, got 'high'"),
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
         (("1", "--deadline", "1e15"), "more than ten years ahead: is it in milliseconds?"),
-        (("1", "--max-inline", "0"), "the input has 1 bytes, more than max_inline (0)"),
-        (("1", "--max-inline", "x"), "--max-inline: cannot read 'x' as a number"),
+        (("1", "--max-inline-bytes", "0"), "the input has 1 bytes, more than max_inline_bytes (0)"),
+        (("1", "--max-inline-bytes", "x"), "--max-inline-bytes: cannot read 'x' as a number"),
         (("1", "--prioritty", "3"), "did you mean --priority?"),
-        (("1", "--queue", "sqlite://q.db"), "two slashes"),
-        (("1", "--queue", "amqp://me:geheim@host"), "amqp://me:***@host: scheme amqp:// is not supported"),
+        (("1", "--queue-url", "sqlite://q.db"), "two slashes"),
+        (("1", "--queue-url", "amqp://me:geheim@host"), "amqp://me:***@host: scheme amqp:// is not supported"),
         (("--jsonl", "in.jsonl", "--key", "k"), "--key is for one job, and --jsonl submits many"),
     ],
 )
@@ -126,10 +126,10 @@ def test_a_wrong_call_ends_with_2_and_says_why(jobs, store, words, told):
 
 
 def test_without_a_queue_it_says_how_to_name_one(jobs, monkeypatch):
-    monkeypatch.delenv("PENSTOCK_QUEUE")
+    monkeypatch.delenv("PENSTOCK_QUEUE_URL")
     status, _, err = jobs("stats")
     assert status == 2
-    assert "no queue is set: write --queue URL" in err
+    assert "no queue is set: write --queue-url URL" in err
 
 
 def test_another_input_under_the_same_key_is_a_failure(jobs):
@@ -158,7 +158,7 @@ def test_each_line_is_a_job_and_blank_lines_are_none(jobs, store, tmp_path):
 
 def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, store, tmp_path):
     (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf[1]\r\n12345\r\n")
-    status, *_ = jobs("submit", "--jsonl", str(tmp_path / "in.jsonl"), "--max-inline", "5")
+    status, *_ = jobs("submit", "--jsonl", str(tmp_path / "in.jsonl"), "--max-inline-bytes", "5")
     claimed = store.claim("holder", lease=30, rooms=[Room(("", "s"), 9, 1 << 20)])
     assert (status, [job.body for job in claimed]) == (0, [b"[1]", b"12345"])
 

@@ -59,5 +59,5 @@ def test_a_key_is_asked_for_where_a_file_of_keys_is_named_or_any_tenant_has_one(
 
 def test_what_nobody_could_work_on_is_not_served():
     check_worked_on("sqlite:///q.db")
-    with pytest.raises(ConfigError, match="penstock work"):
+    with pytest.raises(ConfigError, match="penstock consume"):
         check_worked_on("memory://")

@@ -69,12 +69,12 @@ def test_a_stage_that_is_not_there_is_told_those_that_are():
 
 
 def test_workers_that_attach_from_outside_are_not_counted_here():
-    mixed = ps.Service(ps.external("square"), ps.stage(math.exp, name="rank"), name="mixed")
+    mixed = ps.Service(ps.remote("square"), ps.stage(math.exp, name="rank"), name="mixed")
     (made,) = resized([mixed], parse_pools("3"), by_flag=True)
     assert [spec.workers for spec in made.stages] == [0, 3]
     with pytest.raises(ConfigError, match=r"^stage 'square': it is external"):
         resized([mixed], parse_pools("square=2"), by_flag=False)
-    alone = ps.Service(ps.external("cube"), name="alone")
+    alone = ps.Service(ps.remote("cube"), name="alone")
     assert resized([mixed, alone], parse_pools("3"), by_flag=True)[1] is alone
     with pytest.raises(ConfigError, match=r"^workers: 3 applies to no stage: cube have external workers$"):
         resized([alone], parse_pools("3"), by_flag=True)

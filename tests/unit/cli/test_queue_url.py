@@ -3,7 +3,7 @@ import pytest
 from penstock.cli.options import WronglyCalled
 from penstock.cli.queue_url import needed_queue_url, read_queue_url
 
-SET = {"PENSTOCK_QUEUE": "sqlite:///variable.db"}
+SET = {"PENSTOCK_QUEUE_URL": "sqlite:///variable.db"}
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_file_may_begin_with_a_byte_order_mark_and_have_any_line_end(file):
     assert read_queue_url(None, str(file), {}) == "redis://host/2"
 
 
-@pytest.mark.parametrize("environ", [{}, {"PENSTOCK_QUEUE": ""}])
+@pytest.mark.parametrize("environ", [{}, {"PENSTOCK_QUEUE_URL": ""}])
 def test_no_queue_is_none_where_none_is_needed_and_else_an_error(environ):
     assert read_queue_url(None, None, environ) is None
     with pytest.raises(WronglyCalled, match="no queue is set"):

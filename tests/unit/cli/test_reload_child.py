@@ -84,7 +84,7 @@ def test_a_service_drains_for_two_seconds_at_most_and_without_a_delay(monkeypatc
     served = []
     monkeypatch.setattr(main, "_serve_with", lambda _, options, **more: served.append((options, more)) or 0)
     for drain in ("30", "0.5"):
-        arguments = command_arguments(["serve", "model.py", "--drain", drain, "--drain-delay", "600"])
+        arguments = command_arguments(["serve", "model.py", "--drain-timeout", drain, "--drain-delay", "600"])
         assert main.serve_on(arguments, ["a socket"], drain=2.0, see_out=0.3) == 0
     assert [(options.drain, options.drain_delay) for options, _ in served] == [(2.0, 0.0), (0.5, 0.0)]
     assert served[0][1] == {"sockets": ["a socket"], "see_out": 0.3}

@@ -82,7 +82,7 @@ def test_what_names_no_server_is_told_why(url, words):
             "https://127.0.0.1:8000",
         ),
         (
-            {"PENSTOCK_PORT": "tcp://10.0.0.1:8000", "PENSTOCK_MAX_BODY": "of the stove"},
+            {"PENSTOCK_PORT": "tcp://10.0.0.1:8000", "PENSTOCK_MAX_BODY_BYTES": "of the stove"},
             HealthAddress("127.0.0.1", 8000),
             "http://127.0.0.1:8000",
         ),

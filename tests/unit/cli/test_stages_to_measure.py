@@ -39,7 +39,7 @@ def test_a_stage_without_examples_is_fed_by_those_before_it():
 
 
 def test_a_stage_that_gets_items_from_nobody_is_skipped_and_so_are_those_behind_it():
-    square = ps.external("square", item=int, result=int, examples=[3])
+    square = ps.remote("square", item=int, result=int, examples=[3])
     found = stages(ps.stage(Taken, name="a"), square, ps.stage(Taken, name="b"), ps.stage(Taken, name="c"), Given)
     nobody = "it has no examples, and the stage before it gives it no items"
     assert [each.skipped for each in found] == [nobody, "its workers are external", nobody, nobody, ""]

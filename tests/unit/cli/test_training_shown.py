@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.cli.main import main
 from penstock.cli.printing import CELL_WIDTH
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.sqlite_tasks import SqliteTasks
 from terminals import Terminal
 
@@ -28,7 +28,7 @@ def failed(tmp_path):
     """The folder of a run whose first train task has failed, while the second one is held."""
     ps.training.Run(tmp_path / "run").plan(train=[1, 2], evaluate=[3])
     with closing(SqliteTasks.existing(tmp_path / "run" / "run.db")) as store:
-        holds = [store.claim([TaskKind.TRAIN], lease=30.0, attempts=1).hold for _ in range(2)]
+        holds = [store.claim([Phase.TRAIN], lease=30.0, attempts=1).hold for _ in range(2)]
         store.fail(holds[0], "ValueError: \x1b[2Jbad", attempts=1)
     return tmp_path / "run"
 
@@ -99,7 +99,7 @@ def test_a_task_that_was_done_after_all_is_no_failure(tmp_path, capsys):
     assert main(["training", "status", str(run.folder)]) == 0
     assert "no worker has a task now\n" in capsys.readouterr().out
     with closing(SqliteTasks.existing(run.folder / "run.db")) as store:
-        store.fail(store.claim([TaskKind.TRAIN], lease=30.0, attempts=2).hold, "ValueError: bad", attempts=2)
+        store.fail(store.claim([Phase.TRAIN], lease=30.0, attempts=2).hold, "ValueError: bad", attempts=2)
     run.work(train=lambda payload: payload)
     capsys.readouterr()
     assert main(["training", "status", str(run.folder)]) == 0
@@ -113,7 +113,7 @@ def test_who_watches_gets_each_change_with_its_time(failed, monkeypatch, capsys)
         store.retry()
 
         def change(_):
-            store.fail(store.claim([TaskKind.TRAIN], lease=30.0, attempts=1).hold, "ValueError: again", attempts=1)
+            store.fail(store.claim([Phase.TRAIN], lease=30.0, attempts=1).hold, "ValueError: again", attempts=1)
 
         monkeypatch.setattr(time, "sleep", change)
         assert main(["training", "status", str(failed), "--watch"]) == 1

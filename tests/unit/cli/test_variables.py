@@ -20,7 +20,7 @@ LINK = {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"}
         ("PENSTOCK_PROT", "PENSTOCK_PORT"),
         ("PENSTOCK_LOGLEVEL", "PENSTOCK_LOG_LEVEL"),
         ("PENSTOCK_WORKER", "PENSTOCK_WORKERS"),
-        ("PENSTOCK_MAX_QUEUE", "PENSTOCK_MAX_QUEUED"),
+        ("PENSTOCK_MAX_QUEUE", "PENSTOCK_MAX_IN_FLIGHT"),
         ("PENSTOCK_API_KEYS_FILES", "PENSTOCK_API_KEY_FILE"),
     ],
 )
@@ -60,32 +60,34 @@ def test_a_variable_is_read_where_the_command_has_its_flag_and_nowhere_else():
     arguments = command_arguments(["worker", "m:Stage", "--connect", "s"])
     assert server_options(arguments, others) == ServerOptions(log_format="json")
     scaled = ["config", "keda", "--service", "s", "--prometheus", "http://p"]
-    assert service_fields(command_arguments(scaled), {"PENSTOCK_TIMEOUT": "5", "PENSTOCK_ORDER": "x"}) == {"timeout": 5}
+    assert service_fields(command_arguments(scaled), {"PENSTOCK_TIMEOUT": "5", "PENSTOCK_QUEUE_ORDER": "x"}) == {
+        "timeout": 5
+    }
 
 
 def test_how_an_artifact_is_opened_is_read_where_one_is_named():
-    environ = {"PENSTOCK_FORMAT": "onnx"}
+    environ = {"PENSTOCK_MODEL_FORMAT": "onnx"}
     arguments = command_arguments(["serve", "app:service"])
     assert options_of_folders(arguments, ["app:service"], environ) == ArtifactOptions()
-    assert options_of_folders(arguments, ["app:service"], {"PENSTOCK_DIGEST": "of an image"}) == ArtifactOptions()
-    assert options_of_folders(arguments, ["./model"], environ) == ArtifactOptions(format="onnx")
+    assert options_of_folders(arguments, ["app:service"], {"PENSTOCK_MODEL_DIGEST": "of an image"}) == ArtifactOptions()
+    assert options_of_folders(arguments, ["./model"], environ) == ArtifactOptions(model_format="onnx")
 
 
 def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
-    monkeypatch.setenv("PENSTOCK_MAX_INLINE", "no number")
+    monkeypatch.setenv("PENSTOCK_MAX_INLINE_BYTES", "no number")
     assert _queue_of_clients(command_arguments(["serve", "app:service"])) is None
     with pytest.raises(WronglyCalled):
-        _queue_of_clients(command_arguments(["serve", "app:service", "--queue", "sqlite:///q.db"]))
+        _queue_of_clients(command_arguments(["serve", "app:service", "--queue-url", "sqlite:///q.db"]))
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["serve", "m", "--hots", "::"], "unrecognized arguments: --hots ::; did you mean --host?"),
-        (["serve", "m", "--max_queued=5"], "unrecognized arguments: --max_queued=5; did you mean --max-queued?"),
+        (["serve", "m", "--max_queued=5"], "unrecognized arguments: --max_queued=5; did you mean --max-in-flight?"),
         (["serve", "m", "--prot=1", "--loglevel", "info"], "--loglevel info; did you mean --port, --log-level?"),
         (["serve", "m", "--max-queued-b", "1"], "--max-queued-b 1; did you mean --max-queued-bytes?"),
-        (["serve", "m", "--external-workers-m", "600"], "did you mean --external-workers-mode?"),
+        (["serve", "m", "--external-workers-m", "600"], "did you mean --remote-worker-socket-mode?"),
         (["jobs", "submit", "--prio=3"], "unrecognized arguments: --prio=3; did you mean --priority?"),
         (["check", "m", "--tiemout", "1"], "unrecognized arguments: --tiemout 1; did you mean --timeout?"),
         (["serve", "m", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),
@@ -111,7 +113,11 @@ def test_a_flag_is_never_abbreviated(capsys):
 
 def test_an_option_that_can_never_be_is_called_by_its_flag_and_its_variable():
     for options, flags, said in (
-        (service_fields, ["--max-queued", "0"], "--max-queued (or PENSTOCK_MAX_QUEUED) must be at least 1, got 0"),
+        (
+            service_fields,
+            ["--max-in-flight", "0"],
+            "--max-in-flight (or PENSTOCK_MAX_IN_FLIGHT) must be at least 1, got 0",
+        ),
         (server_options, ["--port", "nope"], "--port (or PENSTOCK_PORT): expected an integer, got 'nope'"),
         (server_options, ["--tls-cert", "c"], "tls_cert and tls_key must be set together: one of them is missing"),
     ):
@@ -124,6 +130,6 @@ def test_the_help_calls_a_share_no_seconds(capsys):
     with pytest.raises(SystemExit):
         command_arguments(["serve", "--help"])
     shown = capsys.readouterr().out
-    assert "--jobs-min-share FRACTION" in shown
-    assert "--stall-dead SECONDS" in shown
+    assert "--background-share FRACTION" in shown
+    assert "--liveness-deadline SECONDS" in shown
     assert "--min-free-memory N" in shown

@@ -1,4 +1,4 @@
-"""What `penstock work` makes of the services it is given."""
+"""What `penstock consume` makes of the services it is given."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from penstock.option_fields import flag_name
 
 def read(*flags, environ=None):
     parser = argparse.ArgumentParser()
-    others = ("api_key_file", "tls_cert", "tls_key", "max_body", "log_level")
-    for name in ("queue", "queue_file", "max_run", "stall_unready", "http", "health", *others):
+    others = ("api_key_file", "tls_cert", "tls_key", "max_body_bytes", "log_level")
+    for name in ("queue", "queue_file", "run_timeout", "progress_deadline", "http", "health", *others):
         parser.add_argument(flag_name(name))
-    return Work.read(parser.parse_args(["--queue", "sqlite:///q.db", *flags]), environ or {})
+    return Work.read(parser.parse_args(["--queue-url", "sqlite:///q.db", *flags]), environ or {})
 
 
 def stalls_after(work, **options):
     (service,) = work.bounded([ps.Service(math.sqrt, **options)])
-    return service.options.stall_unready
+    return service.options.progress_deadline
 
 
 def test_a_stage_has_stalled_only_after_the_longest_run_of_a_job():
     assert stalls_after(read()) == 3600.0
-    assert stalls_after(read("--max-run", "90")) == 90.0
+    assert stalls_after(read("--run-timeout", "90")) == 90.0
 
 
-@pytest.mark.parametrize("given", [{"flags": ("--stall-unready", "60")}, {"environ": {"PENSTOCK_STALL_UNREADY": "60"}}])
+@pytest.mark.parametrize(
+    "given", [{"flags": ("--progress-deadline", "60")}, {"environ": {"PENSTOCK_PROGRESS_DEADLINE": "60"}}]
+)
 def test_what_was_said_is_kept(given):
     assert stalls_after(read(*given.get("flags", ()), environ=given.get("environ"))) == 60.0
 
 
 def test_a_stage_has_stalled_before_its_service_is_dead():
-    assert stalls_after(read("--max-run", "900"), stall_dead=100.0) == 100.0
+    assert stalls_after(read("--run-timeout", "900"), stall_dead=100.0) == 100.0
 
 
 def test_what_the_service_itself_says_is_kept():

@@ -45,7 +45,7 @@ class Rig:
         self.clock = VirtualClock()
         self.wire = FakeWire()
         world = World(clock=self.clock, chance=lambda: 0.0, connect=lambda address, most: self.wire)
-        self.client = AsyncClient("http://a", world=world, **options)
+        self.client = AsyncClient("http://a", _deps=world, **options)
         self.core = self.client._core
         self.sender = self.core.sender
 

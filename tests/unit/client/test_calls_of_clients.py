@@ -228,7 +228,7 @@ def test_a_job_is_submitted_with_its_options_in_the_query():
     assert call.head.headers["idempotency-key"] == "k1"
     assert (call.head.harmless, call.head.flow_controlled) == (True, True)
     assert (call.body().body, call.body().content_type) == (b'{"x":1}', "application/json")
-    assert call.take(reply(202, job()), WALL).value.state is JobState.WAITING
+    assert call.take(reply(202, job()), WALL).value.state is JobState.QUEUED
 
 
 def test_a_key_that_no_header_carries_stands_in_the_query():

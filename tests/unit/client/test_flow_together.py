@@ -90,7 +90,7 @@ async def play():
     clock, chance = VirtualClock(), random.Random(1)
     server = FullServer(clock, chance)
     world = World(clock=clock, chance=chance.random, connect=lambda address, most: server)
-    clients = [AsyncClient("http://a", world=world) for _ in range(CLIENTS)]
+    clients = [AsyncClient("http://a", _deps=world) for _ in range(CLIENTS)]
     failed = 0
 
     async def call_on(client):

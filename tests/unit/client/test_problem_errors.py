@@ -30,7 +30,7 @@ from penstock.errors import (
     RequestError,
     ServerError,
     StageFailed,
-    TransferRefused,
+    TransferRejected,
     WorkerLost,
 )
 from penstock.hosting.fault_log import FaultLog
@@ -39,7 +39,7 @@ from penstock.server.application import HttpRequest
 from penstock.server.status import JOB_KINDS, KINDS, Problems
 from rows import each
 
-OPTIONS = ServerOptions(overload_status=429, expired_status=408, late_status=500)
+OPTIONS = ServerOptions(overload_status=429, queue_timeout_status=408, run_timeout_status=500)
 PROBLEMS = Problems(OPTIONS, FaultLog(LoopClock()))
 
 
@@ -53,7 +53,7 @@ def answered(error, *, job=False):
 
 
 def begun(error):
-    error.note_begun()
+    error.mark_started()
     return error
 
 
@@ -109,7 +109,7 @@ def test_a_dead_job_is_told_with_its_id_and_whether_its_input_was_at_fault(cause
     [
         ("urn:penstock:problem:of-tomorrow", RequestError),
         ("urn:penstock:problem:job-of-tomorrow", JobError),
-        ("urn:penstock:problem:place-refused", TransferRefused),
+        ("urn:penstock:problem:place-refused", TransferRejected),
         ("https://example.com/job-failed", RequestError),
         ("about:blank", RequestError),
         (7, RequestError),
@@ -118,7 +118,7 @@ def test_a_dead_job_is_told_with_its_id_and_whether_its_input_was_at_fault(cause
 def test_an_unknown_type_is_its_nearest_base(type_, kind):
     got = reply_error(problem(type=type_, title="A title"), "ours")
     assert (type(got), got.args[0], got.problem["type"]) == (kind, "A title", type_)
-    assert str(reply_error(problem(type=type_), "ours")) == "status 503" or kind is TransferRefused
+    assert str(reply_error(problem(type=type_), "ours")) == "status 503" or kind is TransferRejected
 
 
 def test_members_of_the_wrong_kind_are_as_none():

@@ -41,7 +41,7 @@ async def test_a_call_is_sent_and_answered(Rig):
     rig.wire.answer(ok())
     assert await call == 5
     stats = rig.sender.stats
-    assert (stats.requests, stats.tries, stats.retries, stats.in_flight, stats.budget_left) == (1, 1, 0, 0, 10)
+    assert (stats.requests, stats.tries, stats.retries, stats.in_flight, stats.retry_budget) == (1, 1, 0, 0, 10)
     assert rig.clock.waiting == [], "no timer is left"
 
 
@@ -75,7 +75,7 @@ async def test_a_refused_call_holds_no_place_until_it_is_tried_again(Rig):
     await rig.clock.advance(0.001)
     rig.wire.answer(ok(b"10"))
     assert await one == 10
-    assert (rig.sender.stats.retries, rig.sender.stats.unasked_retries, rig.sender.stats.limit) == (1, 0, 1)
+    assert (rig.sender.stats.retries, rig.sender.stats.client_initiated_retries, rig.sender.stats.limit) == (1, 0, 1)
 
 
 async def test_what_nobody_asked_for_is_counted(Rig):
@@ -86,7 +86,7 @@ async def test_what_nobody_asked_for_is_counted(Rig):
     await rig.clock.advance(0.375)
     rig.wire.answer(ok())
     await call
-    assert (rig.sender.stats.unasked_retries, rig.sender.stats.budget_left) == (1, 9)
+    assert (rig.sender.stats.client_initiated_retries, rig.sender.stats.retry_budget) == (1, 9)
 
 
 async def test_a_try_is_given_up_half_a_second_behind_the_deadline_and_its_request_is_ended(Rig):

@@ -41,7 +41,7 @@ def test_a_lone_item_waits_for_company_until_max_wait(offered):
     a = offered(queue, now=1.0)
     assert queue.next_deadline() == 1.010
     assert cut(queue, 1.009) is None
-    assert cut(queue, 1.010) == ([a], Reason.WAITED)
+    assert cut(queue, 1.010) == ([a], Reason.TIMEOUT)
 
 
 def test_a_full_batch_waits_for_nothing(offered):
@@ -60,19 +60,19 @@ def test_a_batch_never_exceeds_max_size_and_the_rest_stays_in_order(offered):
 
 
 def test_max_gap_cuts_when_nothing_arrived_for_that_long(offered):
-    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.25))
+    queue = BatchQueue(Batch(max_wait=1.0, max_idle_gap=0.25))
     a = offered(queue, now=0.0)
     b = offered(queue, now=0.125)
     assert queue.next_deadline() == 0.375
     assert cut(queue, 0.370) is None
-    assert cut(queue, 0.375) == ([a, b], Reason.GAP)
+    assert cut(queue, 0.375) == ([a, b], Reason.IDLE_GAP)
 
 
 def test_max_wait_bounds_a_stream_that_never_pauses(offered):
-    queue = BatchQueue(Batch(max_wait=1.0, max_gap=0.5))
+    queue = BatchQueue(Batch(max_wait=1.0, max_idle_gap=0.5))
     items = [offered(queue, now=0.25 * i) for i in range(4)]
     assert queue.next_deadline() == 1.0
-    assert cut(queue, 1.0) == (items, Reason.WAITED)
+    assert cut(queue, 1.0) == (items, Reason.TIMEOUT)
 
 
 def test_an_item_leaves_early_enough_to_meet_its_deadline(offered):
@@ -232,7 +232,7 @@ def test_back_takes_along_who_waits_for_company(offered):
     b = offered(queue, now=2.0, lane=Lane.BACK)
     assert queue.next_deadline() == 2.0
     assert queue.next_deadline(back=False) == 11.0
-    assert cut(queue, 2.0) == ([a, b], Reason.BACK)
+    assert cut(queue, 2.0) == ([a, b], Reason.BACKGROUND)
 
 
 def test_back_fills_what_the_others_leave_of_a_batch(offered):
@@ -240,14 +240,14 @@ def test_back_fills_what_the_others_leave_of_a_batch(offered):
     behind = [offered(queue, lane=Lane.BACK) for _ in range(3)]
     single, bulk = offered(queue), offered(queue, lane=Lane.BULK)
     assert cut(queue) == ([single, bulk, *behind[:2]], Reason.FULL)
-    assert cut(queue) == (behind[2:], Reason.BACK)
+    assert cut(queue) == (behind[2:], Reason.BACKGROUND)
 
 
 def test_back_goes_where_the_others_have_no_room(offered):
     queue = BatchQueue(Batch(max_size=4, max_wait=0))
     a, b, behind = offered(queue), offered(queue), offered(queue, lane=Lane.BACK)
     assert cut(queue, at_most=0, back=False) is None
-    assert cut(queue, at_most=0) == ([behind], Reason.BACK)
+    assert cut(queue, at_most=0) == ([behind], Reason.BACKGROUND)
     behind = offered(queue, lane=Lane.BACK)
     assert cut(queue, at_most=1) == ([a, behind], Reason.IDLE)
     assert cut(queue) == ([b], Reason.IDLE)
@@ -308,10 +308,10 @@ def test_an_item_that_is_to_be_alone_ends_the_batch_before_it_and_is_one_itself(
     assert cut(queue) is None
     alone, c = offered(queue, alone=True), offered(queue)
     assert queue.next_deadline() == 0.0
-    assert cut(queue) == ([a, b], Reason.ALONE)
-    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue) == ([a, b], Reason.ISOLATED)
+    assert cut(queue) == ([alone], Reason.ISOLATED)
     assert cut(queue) is None
-    assert cut(queue, 10.0) == ([c], Reason.WAITED)
+    assert cut(queue, 10.0) == ([c], Reason.TIMEOUT)
 
 
 def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
@@ -319,7 +319,7 @@ def test_nothing_is_sent_ahead_while_an_item_in_front_is_to_be_alone(offered):
     alone = offered(queue, alone=True)
     offered(queue)
     assert cut(queue, idle=False) is None
-    assert cut(queue) == ([alone], Reason.ALONE)
+    assert cut(queue) == ([alone], Reason.ISOLATED)
     assert cut(queue, idle=False) is not None
 
 
@@ -330,7 +330,7 @@ def test_an_item_of_back_that_is_to_be_alone_counts_as_a_full_batch_of_its_share
     for _ in range(100):
         offered(queue)
         reasons.append(cut(queue)[1])
-    assert [place for place, reason in enumerate(reasons) if reason is Reason.ALONE] == [19, 39, 59, 79, 99]
+    assert [place for place, reason in enumerate(reasons) if reason is Reason.ISOLATED] == [19, 39, 59, 79, 99]
 
 
 # -- back, again, away ------------------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ POLICIES = [
     Batch(max_size=1, max_wait=0),
     Batch(max_size=3, max_wait=0),
     Batch(max_size=4, max_wait=0.25),
-    Batch(max_size=6, max_wait=1.0, max_gap=0.25),
-    Batch(max_size=5, max_wait=math.inf, max_gap=0.5),
-    Batch(max_size=5, max_wait=2.0, max_gap=0.0),
+    Batch(max_size=6, max_wait=1.0, max_idle_gap=0.25),
+    Batch(max_size=5, max_wait=math.inf, max_idle_gap=0.5),
+    Batch(max_size=5, max_wait=2.0, max_idle_gap=0.0),
 ]
 
 
@@ -128,8 +128,8 @@ class PlainQueue:
                 return -math.inf, reason
         lines = self.order.lines(self.singles).values()
         moments = [(min(self.arrived[line[0]] for line in lines) + policy.max_wait, "waited")]
-        if policy.max_gap is not None:
-            moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_gap, "gap"))
+        if policy.max_idle_gap is not None:
+            moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_idle_gap, "gap"))
         latest = min(item.deadline for item in self.singles)
         moments.append((latest - self.runs.expected(min(len(self.front), policy.max_size)) - self.trip, "deadline"))
         return min(moments)

@@ -398,8 +398,8 @@ def test_those_who_come_later_than_the_longest_span_are_not_kept(offered):
 
 def test_nothing_is_held_before_four_windows_of_the_kind(offered):
     queue = auto()
-    assert [arrive(queue, offered, at)[1] for at in (1.0, 2.0, 3.0, 4.0, 5.0)] == [Reason.IDLE] * 4 + [Reason.COMPANY]
-    assert [free(queue, offered, at)[1] for at in (6.0, 7.0, 8.0, 9.0, 10.0)] == [Reason.IDLE] * 4 + [Reason.COMPANY]
+    assert [arrive(queue, offered, at)[1] for at in (1.0, 2.0, 3.0, 4.0, 5.0)] == [Reason.IDLE] * 4 + [Reason.ADAPTIVE]
+    assert [free(queue, offered, at)[1] for at in (6.0, 7.0, 8.0, 9.0, 10.0)] == [Reason.IDLE] * 4 + [Reason.ADAPTIVE]
 
 
 def test_nothing_is_held_for_a_span_before_four_windows_were_as_long():
@@ -563,7 +563,7 @@ def test_nobody_is_held_longer_than_the_fixed_part_of_a_run_however_often_it_is_
         queue.ran(RUN, 1, now, 1, calls=2)
         assert queue.next_deadline() <= 5.0 + RUN
         found = cut(queue, now)
-    assert found == (1, Reason.COMPANY)
+    assert found == (1, Reason.ADAPTIVE)
     assert RUN - 0.002 < now - 5.0 < RUN
 
 
@@ -596,18 +596,18 @@ def test_when_the_hold_has_run_out_the_batch_is_cut_for_patience(offered):
     queue = taught(offered)
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
-    assert cut(queue, queue.next_deadline()) == (1, Reason.PATIENCE)
+    assert cut(queue, queue.next_deadline()) == (1, Reason.ADAPTIVE_TIMEOUT)
 
 
 def test_when_it_is_not_worth_waiting_any_longer_the_batch_is_cut_for_company(offered):
     queue = taught(offered)
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
-    assert cut(queue, 5.00072) == (1, Reason.COMPANY)
+    assert cut(queue, 5.00072) == (1, Reason.ADAPTIVE)
 
 
 def test_when_all_are_here_the_batch_is_cut_for_company(offered):
-    assert arrive(taught(offered), offered, 5.0) == (4, Reason.COMPANY, pytest.approx(5.0006))
+    assert arrive(taught(offered), offered, 5.0) == (4, Reason.ADAPTIVE, pytest.approx(5.0006))
 
 
 def test_who_is_not_worth_holding_for_goes_at_once_because_a_worker_is_idle(offered):
@@ -639,8 +639,8 @@ def test_draining_ends_the_hold(offered):
     ("fields", "size", "reason"),
     [
         ({"lane": Lane.BULK}, 2, Reason.BULK),
-        ({"lane": Lane.BACK}, 2, Reason.BACK),
-        ({"alone": True}, 1, Reason.ALONE),
+        ({"lane": Lane.BACK}, 2, Reason.BACKGROUND),
+        ({"alone": True}, 1, Reason.ISOLATED),
     ],
     ids=["bulk", "back", "alone"],
 )
@@ -660,9 +660,9 @@ def test_one_of_back_that_is_to_be_alone_ends_the_hold_and_goes_after_those_who_
     assert cut(queue, 5.0) is None
     offered(queue, 5.0001, lane=Lane.BACK, alone=True)
     assert queue.next_deadline() <= 5.0001
-    assert cut(queue, 5.0001) == (1, Reason.BACK)
+    assert cut(queue, 5.0001) == (1, Reason.BACKGROUND)
     queue.ran(RUN, 1, 5.0001 + RUN, 0)
-    assert cut(queue, 5.0001 + RUN) == (1, Reason.ALONE)
+    assert cut(queue, 5.0001 + RUN) == (1, Reason.ISOLATED)
 
 
 def test_while_the_hold_lasts_no_free_worker_takes(offered):
@@ -675,14 +675,14 @@ def test_while_the_hold_lasts_no_free_worker_takes(offered):
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
     assert cut(queue, 5.0001, worker=1) is None
-    assert cut(queue, queue.next_deadline(), worker=1) == (1, Reason.PATIENCE)
+    assert cut(queue, queue.next_deadline(), worker=1) == (1, Reason.ADAPTIVE_TIMEOUT)
 
 
 def test_after_a_cut_the_hold_is_decided_on_from_the_start(offered):
     queue = taught(offered)
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
-    assert cut(queue, queue.next_deadline()) == (1, Reason.PATIENCE)
+    assert cut(queue, queue.next_deadline()) == (1, Reason.ADAPTIVE_TIMEOUT)
     serve_all(queue, 1, 5.5)
     offered(queue, 6.0)
     assert queue.next_deadline() == 6.0
@@ -729,19 +729,19 @@ def test_nothing_is_counted_while_runs_are_so_short_that_no_timer_could_end_a_ho
     queue.ran(RUN, 1, 4.9)
     for at in (5.0, 6.0, 7.0, 8.0):
         assert arrive(queue, offered, at)[:2] == (1, Reason.IDLE), "the four that are to be seen"
-    assert arrive(queue, offered, 9.0)[:2] == (4, Reason.COMPANY)
+    assert arrive(queue, offered, 9.0)[:2] == (4, Reason.ADAPTIVE)
 
 
 def test_a_window_in_which_runs_become_so_short_is_dropped(offered):
     queue = taught(offered)
-    assert arrive(queue, offered, 5.0)[:2] == (4, Reason.COMPANY)
+    assert arrive(queue, offered, 5.0)[:2] == (4, Reason.ADAPTIVE)
     offered(queue, 6.0)
     become(queue, 0.0001, 6.0)
     offered(queue, 6.0001)
     assert cut(queue, 6.0001) == (2, Reason.IDLE)
     become(queue, RUN, 6.0002)
     queue.ran(RUN, 2, 6.1)
-    assert arrive(queue, offered, 7.0)[:2] == (4, Reason.COMPANY), "nothing was learned of one that came alone"
+    assert arrive(queue, offered, 7.0)[:2] == (4, Reason.ADAPTIVE), "nothing was learned of one that came alone"
 
 
 def test_a_stage_that_has_become_faster_holds_for_no_longer_than_its_last_runs(offered):
@@ -759,7 +759,7 @@ def test_who_is_held_when_runs_become_so_short_is_cut_for_company(offered):
     offered(queue, 5.0)
     assert cut(queue, 5.0) is None
     become(queue, 0.0001, 5.0)
-    assert cut(queue, 5.0001) == (1, Reason.COMPANY)
+    assert cut(queue, 5.0001) == (1, Reason.ADAPTIVE)
     assert queue.held_seconds == pytest.approx(0.0001)
     queue.ran(0.0001, 1, 5.0002)
     offered(queue, 6.0)
@@ -855,7 +855,7 @@ def test_workers_of_a_fixed_policy_need_no_account(offered):
 @pytest.fixture
 def idle_queue(offered):
     """A queue that holds for 0.25 s, but not who comes where a worker was free for longer; its own is free from 1 s."""
-    queue = BatchQueue(Batch(max_size=4, max_wait=0.25, hold_after_idle=False))
+    queue = BatchQueue(Batch(max_size=4, max_wait=0.25, delay_when_idle=False))
     use(queue, offered, 0.5, 1.0)
     return queue
 
@@ -863,7 +863,7 @@ def idle_queue(offered):
 def use(queue, offered, start, end):
     """Have the worker run a job from `start` to `end`."""
     offered(queue, start, lane=Lane.BACK, alone=True)
-    assert cut(queue, start) == (1, Reason.ALONE)
+    assert cut(queue, start) == (1, Reason.ISOLATED)
     queue.ran(end - start, 1, end, calls=2)
 
 
@@ -876,7 +876,7 @@ def test_who_comes_where_a_worker_was_free_longer_than_max_wait_is_not_held(offe
 def test_who_comes_where_a_worker_was_free_for_max_wait_is_held(offered, idle_queue):
     offered(idle_queue, 1.25)
     assert cut(idle_queue, 1.25) is None
-    assert cut(idle_queue, 1.5) == (1, Reason.WAITED)
+    assert cut(idle_queue, 1.5) == (1, Reason.TIMEOUT)
 
 
 def test_who_comes_while_every_worker_is_busy_is_held(offered, idle_queue):
@@ -889,7 +889,7 @@ def test_who_comes_while_every_worker_is_busy_is_held(offered, idle_queue):
 
 
 def test_who_comes_where_a_worker_has_had_no_batch_is_not_held(offered):
-    queue = BatchQueue(Batch(max_wait=0.25, hold_after_idle=False), workers=2)
+    queue = BatchQueue(Batch(max_wait=0.25, delay_when_idle=False), workers=2)
     use(queue, offered, 0.5, 1.0)
     offered(queue, 1.0)
     assert cut(queue, 1.0) == (1, Reason.IDLE)
@@ -922,7 +922,7 @@ def test_one_who_left_before_it_was_taken_ends_the_hold_of_nobody(offered, idle_
 def test_one_who_is_not_held_is_not_held_later_either(offered, idle_queue):
     offered(idle_queue, 1.3)
     offered(idle_queue, 1.31, lane=Lane.BACK)
-    assert cut(idle_queue, 1.31, at_most=0) == (1, Reason.BACK)
+    assert cut(idle_queue, 1.31, at_most=0) == (1, Reason.BACKGROUND)
     idle_queue.ran(0.1, 1, 1.4)
     assert cut(idle_queue, 1.4) == (1, Reason.IDLE)
 
@@ -939,7 +939,7 @@ def test_the_last_hold_and_the_time_held_are_told_of_a_hold_that_is_learned(offe
     assert queue.held_seconds == 0.0, "it goes on"
     assert cut(queue, 5.0004) is None
     assert queue.last_hold == pytest.approx(0.0004 + 2 * (SPANS[6] - 0.0004)), "from the start of the hold"
-    assert cut(queue, 5.0008) == (1, Reason.COMPANY)
+    assert cut(queue, 5.0008) == (1, Reason.ADAPTIVE)
     assert queue.held_seconds == pytest.approx(0.0008)
     assert queue.last_hold > 0.0
     queue.workers = 0
@@ -955,14 +955,14 @@ def test_the_last_hold_and_the_time_held_are_told_of_a_fixed_hold(offered):
     assert cut(queue, 1.0) is None
     assert cut(queue, 1.125) is None
     assert (queue.last_hold, queue.held_seconds) == (0.25, 0.0)
-    assert cut(queue, 1.25) == (1, Reason.WAITED)
+    assert cut(queue, 1.25) == (1, Reason.TIMEOUT)
     assert (queue.last_hold, queue.held_seconds) == (0.25, 0.25)
     offered(queue, 2.0)
     cut(queue, 2.0)
     cut(queue, 2.25)
     assert queue.held_seconds == 0.5
     offered(queue, 3.0)
-    assert cut(queue, 3.5) == (1, Reason.WAITED)
+    assert cut(queue, 3.5) == (1, Reason.TIMEOUT)
     assert (queue.last_hold, queue.held_seconds) == (0.0, 0.5), "no worker was free before"
 
 
@@ -986,5 +986,5 @@ def test_a_hold_ends_when_no_worker_is_left(offered, wait):
     assert cut(queue, 5.0) is None
     queue.workers = 0
     queue.workers = 1
-    assert cut(queue, 7.0)[1] in {Reason.IDLE, Reason.WAITED}
+    assert cut(queue, 7.0)[1] in {Reason.IDLE, Reason.TIMEOUT}
     assert queue.held_seconds == 0.0

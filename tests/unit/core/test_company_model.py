@@ -30,8 +30,8 @@ STEP = 0.001
 SLACK = 1e-9
 """For sums of floats."""
 TENANTS = [Tenant("gold", 3.0), Tenant("iron", 1.0)]
-POSSIBLE = {Reason.FULL, Reason.IDLE, Reason.COMPANY, Reason.PATIENCE, Reason.DEADLINE, Reason.BULK, Reason.BACK,
-            Reason.ALONE, Reason.RETRY, Reason.DRAIN}  # fmt: skip
+POSSIBLE = {Reason.FULL, Reason.IDLE, Reason.ADAPTIVE, Reason.ADAPTIVE_TIMEOUT, Reason.DEADLINE, Reason.BULK, Reason.BACKGROUND,
+            Reason.ISOLATED, Reason.RETRY, Reason.DRAIN}  # fmt: skip
 
 
 class History:
@@ -201,10 +201,10 @@ class History:
     def note(self, batch, idle):
         assert batch.reason in POSSIBLE, self
         assert 0 < len(batch.items) <= self.queue.policy.max_size, self
-        if batch.reason in {Reason.PATIENCE, Reason.COMPANY}:
+        if batch.reason in {Reason.ADAPTIVE_TIMEOUT, Reason.ADAPTIVE}:
             assert self.held_since is not None, self
         if not idle:
-            assert batch.reason in {Reason.FULL, Reason.RETRY, Reason.ALONE}, self
+            assert batch.reason in {Reason.FULL, Reason.RETRY, Reason.ISOLATED}, self
         self.reasons[batch.reason] += 1
         if len(batch.items) > batch.back and batch.reason != Reason.RETRY:  # a suspect leaves, and the hold goes on
             self.held_since = None
@@ -238,8 +238,8 @@ def test_whatever_happens_every_item_leaves_once_and_no_hold_is_longer_than_it_m
             assert history.holds > 20, f"crowds that come back are worth holding for: {history}"
             assert history.queue.held_seconds > 0.0
     assert set(reasons) == POSSIBLE
-    assert reasons[Reason.COMPANY] > histories(200)
-    assert reasons[Reason.PATIENCE] > histories(200)
+    assert reasons[Reason.ADAPTIVE] > histories(200)
+    assert reasons[Reason.ADAPTIVE_TIMEOUT] > histories(200)
 
 
 # -- the rule, against a plain computation ----------------------------------------------------------------------------

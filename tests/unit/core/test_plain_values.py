@@ -42,7 +42,7 @@ def test_refusals_are_counted_by_their_reason():
     count_refusal(counters, NotReady(), 5)
     found = {reason: getattr(counters, name) for reason, name in REFUSED.items()}
     assert found == {"full": 1, "bytes": 1, "late": 1, "share": 1, "quota": 4, "memory": 1, "not_ready": 5}
-    assert counters.refused == 14
+    assert counters.rejected == 14
 
 
 def test_an_outcome_is_matched_as_one_of_two():

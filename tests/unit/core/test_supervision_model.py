@@ -174,7 +174,7 @@ class WorkerHistory:
         self.answers.append(("ready", self.now, self.on_trial, SERVE))
 
     def __repr__(self):
-        return f"history {self.seed}: examined={self.examined}, recycle_after={self.recycle_after}"
+        return f"history {self.seed}: examined={self.examined}, unhealthy_after={self.recycle_after}"
 
 
 def check_worker(history):

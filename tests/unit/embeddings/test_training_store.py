@@ -97,7 +97,7 @@ def test_a_run_that_lost_its_store_goes_on_from_a_copy_of_its_checkpoint(tmp_pat
     store.apply("t", ids, grads)
     store.close()
     shutil.rmtree(tmp_path / "run" / "rows")
-    shutil.copytree(run.latest() / "rows", tmp_path / "run" / "rows")
+    shutil.copytree(run.latest_checkpoint() / "rows", tmp_path / "run" / "rows")
     again = open_training_store(rows)
     for _ in range(2):
         assert (again.fetch("t", ids).rows == expected.fetch("t", ids).rows).all()

@@ -31,7 +31,7 @@ def test_each_boundary_has_a_row_and_one_a_step_before_and_after_it():
 @pytest.mark.parametrize("form", [np.array, list])
 def test_a_narrow_column_has_steps_of_its_own_precision_besides(dtype, form):
     features = f.Features(
-        {"a": f.Bucketized([0.3, 0.7]), "b": f.Bucketized([1], missing=0), "k": f.Numeric(column="a")}
+        {"a": f.Bucketized([0.3, 0.7]), "b": f.Bucketized([1], fill_value=0), "k": f.Numeric(column="a")}
     )
     wide, narrow = boundary_tables(features, {"a": form(np.array([0.1, 0.5], dtype=dtype)), "b": [None, 1]})
     assert wide["a"] == [*around(0.3), *around(0.7)]
@@ -56,7 +56,9 @@ def test_a_number_that_another_feature_of_the_column_refuses_is_left_out():
 
 
 def test_lists_have_one_number_which_weighs_1():
-    features = f.Features({"a": f.Bucketized([0.5], many=3, weights="w", missing=f.EMPTY), "c": f.Ids(9, many=2)})
+    features = f.Features(
+        {"a": f.Bucketized([0.5], max_length=3, weights="w", fill_value=f.EMPTY), "c": f.Ids(9, max_length=2)}
+    )
     table = {"a": [[np.float32(0.1)], None], "w": [[2.0], None], "c": [[1], []]}
     wide, narrow = boundary_tables(features, table)
     assert wide == {"a": [[one] for one in around(0.5)], "w": [[1.0]] * 3, "c": [[1], [], [1]]}

@@ -14,7 +14,7 @@ SPEC = f.Features(
         "few": f.Ids(9, column="shop"),
         "town": f.Vocabulary(values=("a", "b", "c")),
         "note": f.Text(),
-        "list": f.Hashed(9, many=2, weights="w"),
+        "list": f.Hashed(9, max_length=2, weights="w"),
     }
 )
 

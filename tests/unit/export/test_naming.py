@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.export.exporter import ModelAnswer
 from penstock.export.naming import describe_outputs, name_outputs, split_outputs
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 ONE = np.zeros((4, 2), np.float32)
 
@@ -87,11 +87,11 @@ def test_outputs_are_described_without_their_batch_axis():
     text = np.array(["a", "b", "c", "d"], dtype=object)
     arrays = [ONE, np.zeros(4, np.int64), np.zeros((4, 1, 3), bool), text, text.astype("U1")]
     assert describe_outputs("abcde", arrays, 4) == (
-        Tensor("a", "float32", (2,)),
-        Tensor("b", "int64", ()),
-        Tensor("c", "bool", (1, 3)),
-        Tensor("d", "str", ()),
-        Tensor("e", "str", ()),
+        TensorSpec("a", "float32", (2,)),
+        TensorSpec("b", "int64", ()),
+        TensorSpec("c", "bool", (1, 3)),
+        TensorSpec("d", "str", ()),
+        TensorSpec("e", "str", ()),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from penstock.codec.schema import json_schema
 from penstock.errors import ArtifactInvalid
 from penstock.export.row_answers import answer_type, row_answers
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 
 
 def test_an_answer_has_every_output_without_its_batch_axis():
@@ -47,7 +47,7 @@ def test_an_output_without_a_row_for_each_row_of_the_batch_is_told_by_name(array
     ],
 )
 def test_the_type_of_an_output_follows_its_dtype_and_its_axes(dtype, shape, schema):
-    kind = answer_type("my-model", [Tensor("top-2", dtype, shape)], None)
+    kind = answer_type("my-model", [TensorSpec("top-2", dtype, shape)], None)
     _, components = json_schema(kind)
     told = components["MyModelAnswer"]["properties"]["top-2"]
     assert told.pop("description").startswith(dtype)
@@ -55,7 +55,7 @@ def test_the_type_of_an_output_follows_its_dtype_and_its_axes(dtype, shape, sche
 
 
 def test_the_type_tells_the_classes():
-    kind = answer_type("1", [Tensor("probabilities", "float32", (2,))], ["no", "yes"])
+    kind = answer_type("1", [TensorSpec("probabilities", "float32", (2,))], ["no", "yes"])
     _, components = json_schema(kind)
     (told,) = [component["properties"]["probabilities"]["description"] for component in components.values()]
     assert told == "float32, shape [2]; the classes are 'no', 'yes'"
@@ -64,7 +64,7 @@ def test_the_type_tells_the_classes():
 def test_an_explained_answer_may_tell_what_was_not_found_and_its_type_says_so():
     found = row_answers({"y": np.array([1.0, 2.0])}, rows=2, missing=[{}, {"user": 1}])
     assert found == [{"y": 1.0}, {"y": 2.0, "_missing": {"user": 1}}]
-    kind = answer_type("m", [Tensor("y", "float64")], None, explained=True)
+    kind = answer_type("m", [TensorSpec("y", "float64")], None, explained=True)
     assert msgspec.to_builtins([msgspec.convert(answer, kind) for answer in found]) == found
     _, components = json_schema(kind)
     told = components["MAnswer"]
@@ -78,5 +78,5 @@ def test_an_explained_answer_may_tell_what_was_not_found_and_its_type_says_so():
 
 
 def test_an_answer_is_of_its_type():
-    kind = answer_type("m", [Tensor("a b", "float32"), Tensor("c", "int64", (1,))], None)
+    kind = answer_type("m", [TensorSpec("a b", "float32"), TensorSpec("c", "int64", (1,))], None)
     assert msgspec.convert({"a b": 1.5, "c": [2]}, kind)

@@ -21,7 +21,7 @@ from penstock.export.save_options import SaveOptions
 from penstock.export.saving import ROWS_APART, agreed_classes, save_exported, save_for_run, small_batches
 from penstock.features import columns
 from penstock.features.kinds import Bucketized, Ids, Numeric
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from tiny_artifacts import ROWS, features
 
 FITTING = {
@@ -121,7 +121,7 @@ def test_what_is_saved_is_proved_and_opens_again(tmp_path):
     assert report.path == tmp_path / "made" / "affairs"
     assert report.rows == 6
     assert 0 <= report.worst["probability"] <= 1e-6
-    assert (manifest.name, manifest.probes.rows, manifest.metadata) == ("affairs", 2, {"epochs": 3})
+    assert (manifest.name, manifest.reference_rows.rows, manifest.metadata) == ("affairs", 2, {"epochs": 3})
     assert (manifest.batch.max_size, manifest.batch.max_wait) == (7, 0.01)
     assert artifact.features == features()
     assert {"python", "penstock", "numpy", "onnxruntime"} == set(manifest.libraries)
@@ -342,7 +342,7 @@ def test_the_classes_stand_in_the_manifest(tmp_path, given):
     ],
 )
 def test_classes_fit_an_output_of_one_value_for_each_or_of_one_for_two(shape, classes, fits):
-    outputs = [Tensor("score", "float32", shape)]
+    outputs = [TensorSpec("score", "float32", shape)]
     if fits:
         assert agreed_classes(list(range(classes)), None, outputs) == list(range(classes))
     else:

@@ -44,7 +44,9 @@ def test_an_offset_that_tensorflow_takes_for_0_is_0():
 
 
 def test_the_mean_stands_for_what_is_missing():
-    features = f.Features({"a": f.Numeric(scale="standard", missing=f.MEAN), "b": f.Bucketized([2], missing=f.MEAN)})
+    features = f.Features(
+        {"a": f.Numeric(scale="standard", fill_value=f.MEAN), "b": f.Bucketized([2], fill_value=f.MEAN)}
+    )
     fitted = features.fit({"a": [1, 3, None], "b": [1, 5, None]})
     assert fitted.statistics["a"].mean == 2.0
     found = fitted.encode([{}])
@@ -63,12 +65,12 @@ def test_a_vocabulary_is_by_count_and_then_by_value():
     assert learnt(f.Vocabulary(max_size=10), values).values == ("9", "a", "b", "c", "é")
     assert learnt(f.Vocabulary(max_size=2), values).values == ("9", "a")
     assert learnt(f.Vocabulary(max_size=10, min_count=2), values).values == ("9", "a", "b")
-    assert learnt(f.Vocabulary(max_size=10, ignore=[9]), values).values == ("a", "b", "c", "é")
+    assert learnt(f.Vocabulary(max_size=10, missing_values=[9]), values).values == ("a", "b", "c", "é")
     assert learnt(f.Vocabulary(max_size=10), np.array([1.0, 1, math.nan, 2])).values == ("1", "2")
 
 
 def test_a_vocabulary_of_lists_counts_every_value():
-    features = f.Features({"a": f.Vocabulary(max_size=2, many=3)}).fit(
+    features = f.Features({"a": f.Vocabulary(max_size=2, max_length=3)}).fit(
         [{"a": ["x", "y"]}, {"a": ["y", None]}, {"a": None}]
     )
     assert features.statistics["a"].values == ("y", "x")
@@ -76,14 +78,14 @@ def test_a_vocabulary_of_lists_counts_every_value():
 
 
 def test_numbers_of_lists_are_learnt_from_too():
-    features = f.Features({"a": f.Bucketized(quantiles=2, many=3, missing=f.MEAN)}).fit(
+    features = f.Features({"a": f.Bucketized(quantiles=2, max_length=3, fill_value=f.MEAN)}).fit(
         [{"a": [1, 3]}, {"a": [5, None]}]
     )
     assert features.statistics["a"] == f.Statistics(mean=3.0, boundaries=(3.0,))
 
 
 def test_a_vocabulary_without_frequent_values_has_only_the_buckets():
-    features = f.Features({"a": f.Vocabulary(max_size=2, min_count=3, oov_buckets=2)}).fit({"a": ["x", "y"]})
+    features = f.Features({"a": f.Vocabulary(max_size=2, min_count=3, num_oov_indices=2)}).fit({"a": ["x", "y"]})
     assert features.statistics["a"].values == ()
     assert features.sizes == {"a": 2}
     assert f.Features.from_json(features.to_json()) == features
@@ -93,14 +95,18 @@ def test_a_vocabulary_without_frequent_values_has_only_the_buckets():
     ("kind", "values", "why"),
     [
         (f.Numeric(scale="standard"), [None, math.nan], "there is no value to fit on"),
-        (f.Numeric(missing=f.MEAN), [], "there is no value to fit on"),
+        (f.Numeric(fill_value=f.MEAN), [], "there is no value to fit on"),
         (f.Vocabulary(max_size=2), [None], "there is no value to fit on"),
         (f.Bucketized(quantiles=2), [], "there is no value to fit on"),
-        (f.Vocabulary(max_size=2, min_count=2, oov_buckets=0), ["a"], "no value occurs 2 times"),
-        (f.Vocabulary(max_size=2, oov_buckets=0, unknown="z"), ["a"], "unknown='z' is not one of the 1 fitted values"),
+        (f.Vocabulary(max_size=2, min_count=2, num_oov_indices=0), ["a"], "no value occurs 2 times"),
+        (
+            f.Vocabulary(max_size=2, num_oov_indices=0, unknown="z"),
+            ["a"],
+            "unknown='z' is not one of the 1 fitted values",
+        ),
         (f.Numeric(scale="standard"), [1e300, -1e300], "the numbers are too large"),
         (f.Numeric(scale="minmax"), [1.7e308, -1.7e308], "the numbers are too large"),
-        (f.Numeric(missing=f.MEAN), [1.7e308, 1.7e308], "the numbers are too large"),
+        (f.Numeric(fill_value=f.MEAN), [1.7e308, 1.7e308], "the numbers are too large"),
         (f.Bucketized(quantiles=4), [1.7e308, -1.7e308], "the numbers are too large"),
     ],
 )
@@ -115,10 +121,10 @@ def test_a_value_that_is_not_of_the_kind_is_refused_with_its_path():
         learnt(f.Numeric(scale="standard"), [1, 2, "x"])
     assert str(caught.value) == "expected a number, got str 'x' at `$[2].a`"
     with pytest.raises(InvalidItem) as caught:
-        learnt(f.Vocabulary(max_size=3, many=3), [["a"], [], ["a", "b", 0.5]])
+        learnt(f.Vocabulary(max_size=3, max_length=3), [["a"], [], ["a", "b", 0.5]])
     assert caught.value.path == "$[2].a[2]"
     with pytest.raises(InvalidItem) as caught:
-        learnt(f.Vocabulary(max_size=3, many=3), [["a"], "b"])
+        learnt(f.Vocabulary(max_size=3, max_length=3), [["a"], "b"])
     assert caught.value.path == "$[1].a"
     with pytest.raises(InvalidItem) as caught:
         f.Features({"a": f.Vocabulary(max_size=3)}).fit([{"a": "x"}, 3])
@@ -135,7 +141,7 @@ def test_an_integer_that_serving_would_refuse_is_refused_in_training():
 
 
 @pytest.mark.parametrize(
-    "kind", [f.Numeric(scale="standard"), f.Numeric(scale="minmax", missing=f.MEAN), f.Bucketized(quantiles=4)]
+    "kind", [f.Numeric(scale="standard"), f.Numeric(scale="minmax", fill_value=f.MEAN), f.Bucketized(quantiles=4)]
 )
 def test_a_column_of_large_integers_is_fitted_as_that_of_the_same_floats(kind):
     prices = np.array([25_000_001, 2**31 + 5, 7, 2**40 + 1, 2**53])
@@ -148,7 +154,7 @@ def test_mean_and_deviation_of_a_narrow_column_are_those_of_its_decimals():
     decimals = [0.1, 0.2, 0.7]
     for dtype in (np.float16, np.float32):
         column = np.array([*decimals, -99.9, math.nan], dtype=dtype)
-        for kind in (f.Numeric(scale="standard", missing=f.MEAN, ignore=[-99.9]), f.Bucketized(quantiles=3)):
+        for kind in (f.Numeric(scale="standard", fill_value=f.MEAN, missing_values=[-99.9]), f.Bucketized(quantiles=3)):
             given = [*decimals] if isinstance(kind, f.Numeric) else [*decimals, -99.9]
             assert learnt(kind, column) == learnt(kind, list(column)) == learnt(kind, given)
 

@@ -21,7 +21,7 @@ CROSSES = [  # tf.sparse.cross_hashed([...], num_buckets=2**62), strings and int
 @pytest.mark.parametrize(("values", "expected"), CROSSES)
 def test_a_cross_is_that_of_tensorflow(values, expected):
     kinds = {
-        f"k{place}": f.Hashed(3, key_only=True) if isinstance(value, str) else f.Ids(key_only=True)
+        f"k{place}": f.Hashed(3, cross_only=True) if isinstance(value, str) else f.Ids(cross_only=True)
         for place, value in enumerate(values)
     }
     features = f.Features(kinds | {"c": f.Crossed(list(kinds), 2**62)})
@@ -35,11 +35,11 @@ def test_a_hash_is_that_of_keras():
 
 
 def test_a_cross_with_a_missing_key_is_missing():
-    kinds = {"a": f.Hashed(3, missing=f.EMPTY, key_only=True), "b": f.Hashed(3)}
+    kinds = {"a": f.Hashed(3, fill_value=f.EMPTY, cross_only=True), "b": f.Hashed(3)}
     refused = f.Features(kinds | {"c": f.Crossed(["a", "b"], 4)}).encode_rows([{"b": 1}, {"a": 1, "b": 1}])
     assert refused.kept == [1]
     assert str(refused.invalid[0]) == "is missing, and 'c' is crossed with it at `$.a`"
-    empty = f.Features(kinds | {"c": f.Crossed(["a", "b"], 4, one_hot=True, missing=f.EMPTY)})
+    empty = f.Features(kinds | {"c": f.Crossed(["a", "b"], 4, one_hot=True, fill_value=f.EMPTY)})
     found = empty.encode([{"b": 1}, {"a": 1, "b": 1}])["c"]
     assert found.sum(axis=1).tolist() == [0, 1]
     assert found.dtype == np.float32
@@ -57,10 +57,10 @@ def test_another_hash_key_makes_other_buckets():
 
 def test_without_the_library_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "farmhash", None)
-    known = f.Vocabulary(["x"], oov_buckets=0)
-    crossed = {"a": known, "b": f.Vocabulary(["y"], oov_buckets=0), "c": f.Crossed(["a", "b"], 3)}
+    known = f.Vocabulary(["x"], num_oov_indices=0)
+    crossed = {"a": known, "b": f.Vocabulary(["y"], num_oov_indices=0), "c": f.Crossed(["a", "b"], 3)}
     for kinds in ({"a": f.Hashed(3)}, {"a": f.Vocabulary(["x"])}, crossed):
         with pytest.raises(ConfigError, match=r"pip install 'penstock\[onnx\]'"):
             f.Features(kinds)
-    known = f.Features({"a": f.Vocabulary(["x"], oov_buckets=0), "n": f.Numeric()})
+    known = f.Features({"a": f.Vocabulary(["x"], num_oov_indices=0), "n": f.Numeric()})
     assert known.encode([{"a": "x", "n": 1}])["a"].tolist() == [0]

@@ -13,15 +13,15 @@ from penstock.codec.schema import accepts, json_schema
 
 FEATURES = f.Features(
     {
-        "age": f.Numeric(missing=0, ignore=["n/a"]),
-        "decade": f.Bucketized([10, 20], column="age", missing=0),
-        "job": f.Vocabulary(["a", "b"], oov_buckets=0),
+        "age": f.Numeric(fill_value=0, missing_values=["n/a"]),
+        "decade": f.Bucketized([10, 20], column="age", fill_value=0),
+        "job": f.Vocabulary(["a", "b"], num_oov_indices=0),
         "any": f.Vocabulary(["a"]),
         "city": f.Hashed(9),
         "user id": f.Ids(5),
         "other": f.Ids(),
-        "class": f.Text(ignore=[3]),
-        "tags": f.Hashed(9, many=3, weights="w", missing=f.EMPTY),
+        "class": f.Text(missing_values=[3]),
+        "tags": f.Hashed(9, max_length=3, weights="w", fill_value=f.EMPTY),
         "_x": f.Hashed(4),
         "cross": f.Crossed(["job", "city"], 9),
     }

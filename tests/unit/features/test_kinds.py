@@ -13,17 +13,17 @@ from rows import each
 
 WRONG = [
     (lambda: f.Numeric(scale="log"), 'scale must be "standard", "minmax" or None, got \'log\''),
-    (lambda: f.Numeric(missing=f.EMPTY), "missing=EMPTY is for features with ids"),
-    (lambda: f.Numeric(missing="3"), "missing: expected a number, got str '3'"),
-    (lambda: f.Numeric(missing=True), "missing: expected a number, got bool True"),
-    (lambda: f.Numeric(missing=math.nan), "missing must be a value, but nan is a missing one"),
-    (lambda: f.Numeric(missing=math.inf), "missing: expected a finite number, got inf"),
-    (lambda: f.Numeric(missing=2**53 + 1), "missing: 9007199254740993 cannot be represented exactly as float64"),
-    (lambda: f.Numeric(ignore="ab"), "ignore must be a sequence"),
-    (lambda: f.Numeric(ignore={1}), "ignore must be a sequence"),
-    (lambda: f.Numeric(ignore=[None]), "ignore must have strings and numbers, got None"),
-    (lambda: f.Numeric(ignore=[True]), "ignore must have strings and numbers, got True"),
-    (lambda: f.Numeric(ignore=["\ud800"]), "ignore has half of a surrogate pair"),
+    (lambda: f.Numeric(fill_value=f.EMPTY), "missing=EMPTY is for features with ids"),
+    (lambda: f.Numeric(fill_value="3"), "missing: expected a number, got str '3'"),
+    (lambda: f.Numeric(fill_value=True), "missing: expected a number, got bool True"),
+    (lambda: f.Numeric(fill_value=math.nan), "missing must be a value, but nan is a missing one"),
+    (lambda: f.Numeric(fill_value=math.inf), "missing: expected a finite number, got inf"),
+    (lambda: f.Numeric(fill_value=2**53 + 1), "missing: 9007199254740993 cannot be represented exactly as float64"),
+    (lambda: f.Numeric(missing_values="ab"), "ignore must be a sequence"),
+    (lambda: f.Numeric(missing_values={1}), "ignore must be a sequence"),
+    (lambda: f.Numeric(missing_values=[None]), "ignore must have strings and numbers, got None"),
+    (lambda: f.Numeric(missing_values=[True]), "ignore must have strings and numbers, got True"),
+    (lambda: f.Numeric(missing_values=["\ud800"]), "ignore has half of a surrogate pair"),
     (lambda: f.Numeric(column=""), "column must be a name, got ''"),
     (lambda: f.Numeric(column=3), "column must be a name, got 3"),
     (lambda: f.Bucketized(), "give either boundaries= or quantiles="),
@@ -42,17 +42,17 @@ WRONG = [
     (lambda: f.Hashed(True), "buckets must be an integer"),
     (lambda: f.Hashed(2**63), "buckets must be an integer"),
     (lambda: f.Hashed(2, one_hot=1), "one_hot must be True or False, got 1"),
-    (lambda: f.Hashed(2, many=0), "many must be an integer of at least 1"),
-    (lambda: f.Hashed(2, many=2**31), "many must be an integer of at least 1 and at most 2147483647"),
+    (lambda: f.Hashed(2, max_length=0), "many must be an integer of at least 1"),
+    (lambda: f.Hashed(2, max_length=2**31), "many must be an integer of at least 1 and at most 2147483647"),
     (lambda: f.Hashed(2, weights="w"), "weights='w' needs many="),
-    (lambda: f.Hashed(2, many=2, weights=""), "weights must be a name"),
-    (lambda: f.Hashed(2, many=2, weights="w", column="w"), "cannot both be in the column 'w'"),
-    (lambda: f.Hashed(2, key_only=True, one_hot=True), "key_only=True creates no input of the model"),
-    (lambda: f.Hashed(2, key_only=True, many=2), "key_only=True creates no input of the model"),
-    (lambda: f.Hashed(2, missing=f.MEAN), "missing=MEAN is for numbers"),
-    (lambda: f.Hashed(2, ignore=[None]), "ignore must have strings, numbers and booleans, got None"),
-    (lambda: f.Ids(2, ignore=[True]), "ignore must have strings and numbers, got True"),
-    (lambda: f.Hashed(2, missing=0.5), "missing: a category is a string"),
+    (lambda: f.Hashed(2, max_length=2, weights=""), "weights must be a name"),
+    (lambda: f.Hashed(2, max_length=2, weights="w", column="w"), "cannot both be in the column 'w'"),
+    (lambda: f.Hashed(2, cross_only=True, one_hot=True), "cross_only=True creates no input of the model"),
+    (lambda: f.Hashed(2, cross_only=True, max_length=2), "cross_only=True creates no input of the model"),
+    (lambda: f.Hashed(2, fill_value=f.MEAN), "missing=MEAN is for numbers"),
+    (lambda: f.Hashed(2, missing_values=[None]), "ignore must have strings, numbers and booleans, got None"),
+    (lambda: f.Ids(2, missing_values=[True]), "ignore must have strings and numbers, got True"),
+    (lambda: f.Hashed(2, fill_value=0.5), "missing: a category is a string"),
     (lambda: f.Vocabulary(), "give either values= or max_size="),
     (lambda: f.Vocabulary(["a"], max_size=3), "give either values= or max_size="),
     (lambda: f.Vocabulary([]), "values must have at least one value"),
@@ -64,26 +64,26 @@ WRONG = [
     (lambda: f.Vocabulary(max_size=1, min_count=0), "min_count must be an integer of at least 1"),
     (lambda: f.Vocabulary(("a",), min_count=5), "min_count= needs max_size=: values that are given are not counted"),
     (lambda: f.Crossed(("a", "a"), 10), "keys must name each feature once, got ('a', 'a')"),
-    (lambda: f.Vocabulary(max_size=1, oov_buckets=-1), "oov_buckets must be an integer of at least 0"),
-    (lambda: f.Vocabulary(["a"], unknown="a"), "unknown= needs oov_buckets=0"),
-    (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown="b"), "unknown must be one of the values, got 'b'"),
-    (lambda: f.Vocabulary(["a"], oov_buckets=0, unknown=f.MEAN), "unknown=MEAN is not possible"),
+    (lambda: f.Vocabulary(max_size=1, num_oov_indices=-1), "num_oov_indices must be an integer of at least 0"),
+    (lambda: f.Vocabulary(["a"], unknown="a"), "unknown= needs num_oov_indices=0"),
+    (lambda: f.Vocabulary(["a"], num_oov_indices=0, unknown="b"), "unknown must be one of the values, got 'b'"),
+    (lambda: f.Vocabulary(["a"], num_oov_indices=0, unknown=f.MEAN), "unknown=MEAN is not possible"),
     (lambda: f.Crossed(["a"], 3), "keys must name at least two features"),
     (lambda: f.Crossed("ab", 3), "keys must be a sequence"),
     (lambda: f.Crossed(["a", 1], 3), "keys must be a name, got 1"),
     (lambda: f.Crossed(["a", "b"], 0), "buckets must be an integer"),
     (lambda: f.Crossed(["a", "b"], 3, hash_key=-1), "hash_key must be an integer of at least 0"),
     (lambda: f.Crossed(["a", "b"], 3, hash_key=2**64), "hash_key must be an integer of at least 0 and at most"),
-    (lambda: f.Crossed(["a", "b"], 3, missing=3), "missing of a cross must be EMPTY or None, got 3"),
+    (lambda: f.Crossed(["a", "b"], 3, fill_value=3), "missing of a cross must be EMPTY or None, got 3"),
     (lambda: f.Ids(0), "size must be an integer of at least 1"),
     (lambda: f.Ids(one_hot=True), "one_hot=True needs size="),
     (lambda: f.Ids(unknown=1), "unknown= needs size="),
-    (lambda: f.Ids(3, missing=3), "missing must be an id of 0 to 2, got 3"),
+    (lambda: f.Ids(3, fill_value=3), "missing must be an id of 0 to 2, got 3"),
     (lambda: f.Ids(3, unknown=-1), "unknown must be an id of 0 to 2, got -1"),
     (lambda: f.Ids(3, unknown=f.MEAN), "unknown=MEAN is not possible"),
-    (lambda: f.Ids(3, missing="x"), "missing: expected an integer or its decimal string, got str 'x'"),
-    (lambda: f.Text(missing=3), "missing of a text must be a string or None, got 3"),
-    (lambda: f.Text(missing="\udfff"), "missing has half of a surrogate pair"),
+    (lambda: f.Ids(3, fill_value="x"), "missing: expected an integer or its decimal string, got str 'x'"),
+    (lambda: f.Text(fill_value=3), "missing of a text must be a string or None, got 3"),
+    (lambda: f.Text(fill_value="\udfff"), "missing has half of a surrogate pair"),
 ]
 
 
@@ -99,15 +99,15 @@ def test_a_kind_that_cannot_be_is_refused_at_birth(make, why):
     [
         (lambda: f.Hashed(1), "buckets", 1),
         (lambda: f.Hashed(2**63 - 1), "buckets", 2**63 - 1),
-        (lambda: f.Hashed(1, many=1), "many", 1),
-        (lambda: f.Hashed(1, many=2**31 - 1), "many", 2**31 - 1),
+        (lambda: f.Hashed(1, max_length=1), "many", 1),
+        (lambda: f.Hashed(1, max_length=2**31 - 1), "many", 2**31 - 1),
         (lambda: f.Bucketized(quantiles=2), "quantiles", 2),
         (lambda: f.Bucketized(quantiles=2**31 - 1), "quantiles", 2**31 - 1),
-        (lambda: f.Vocabulary(max_size=1, min_count=1, oov_buckets=0), "oov_buckets", 0),
+        (lambda: f.Vocabulary(max_size=1, min_count=1, num_oov_indices=0), "num_oov_indices", 0),
         (lambda: f.Crossed(["a", "b"], 1, hash_key=0), "hash_key", 0),
         (lambda: f.Crossed(["a", "b"], 1, hash_key=2**64 - 1), "hash_key", 2**64 - 1),
-        (lambda: f.Ids(1, missing=0), "missing", 0),
-        (lambda: f.Ids(2**63 - 1, missing=2**63 - 2), "missing", 2**63 - 2),
+        (lambda: f.Ids(1, fill_value=0), "missing", 0),
+        (lambda: f.Ids(2**63 - 1, fill_value=2**63 - 2), "missing", 2**63 - 2),
     ],
 )
 def test_an_option_at_its_limit_is_taken(make, option, value):
@@ -115,21 +115,21 @@ def test_an_option_at_its_limit_is_taken(make, option, value):
 
 
 def test_options_are_kept_in_one_form():
-    assert f.Numeric(missing=np.int64(3), ignore=[np.float32(0.5), np.str_("a")]) == f.Numeric(
-        missing=3.0, ignore=(0.5, "a")
+    assert f.Numeric(fill_value=np.int64(3), missing_values=[np.float32(0.5), np.str_("a")]) == f.Numeric(
+        fill_value=3.0, missing_values=(0.5, "a")
     )
-    assert type(f.Numeric(missing=np.float32(0.5)).missing) is float
+    assert type(f.Numeric(fill_value=np.float32(0.5)).fill_value) is float
     assert f.Bucketized(np.array([1, 2])).boundaries == (1.0, 2.0)
     assert f.Bucketized(range(2)).boundaries == (0.0, 1.0)
-    assert f.Hashed(np.int64(3), missing=9.0).missing == "9"
+    assert f.Hashed(np.int64(3), fill_value=9.0).fill_value == "9"
     assert f.Vocabulary(iter([1, 2.0, "x"])).values == ("1", "2", "x")
-    assert f.Ids(np.int64(5), missing="3").missing == 3
+    assert f.Ids(np.int64(5), fill_value="3").fill_value == 3
     assert f.Crossed(["a", "b"], 3).keys == ("a", "b")
-    assert f.Numeric(ignore=(1, 1.0)).ignore == (1, 1.0)
+    assert f.Numeric(missing_values=(1, 1.0)).missing_values == (1, 1.0)
 
 
 def test_stand_ins_are_kept():
-    assert f.Ids(3, missing=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
-    assert f.Bucketized([1], missing=f.MEAN).missing is f.MEAN
-    assert f.Vocabulary(max_size=3, oov_buckets=0, unknown="later").unknown == "later"
-    assert f.Crossed(["a", "b"], 3, missing=f.EMPTY).missing is f.EMPTY
+    assert f.Ids(3, fill_value=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
+    assert f.Bucketized([1], fill_value=f.MEAN).fill_value is f.MEAN
+    assert f.Vocabulary(max_size=3, num_oov_indices=0, unknown="later").unknown == "later"
+    assert f.Crossed(["a", "b"], 3, fill_value=f.EMPTY).fill_value is f.EMPTY

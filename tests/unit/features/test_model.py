@@ -115,8 +115,8 @@ def id_of(kind: Any, learnt: f.Statistics, found: Any) -> Any:
         values = learnt.values if kind.values is None else kind.values
         if found in values:
             return values.index(found)
-        if kind.oov_buckets:
-            return len(values) + farmhash.fingerprint64(found) % kind.oov_buckets
+        if kind.num_oov_indices:
+            return len(values) + farmhash.fingerprint64(found) % kind.num_oov_indices
     if kind.unknown is None:
         raise Refused
     if kind.unknown is f.EMPTY:
@@ -145,11 +145,11 @@ def cat64(first: int, second: int) -> int:
 def slow_row(features: f.Features, row: dict[str, Any]) -> dict[str, Any]:
     """One row as the arrays' rows, before they are joined."""
     found: dict[str, Any] = {}
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if isinstance(kind, f.Crossed):
             continue
         learnt, raw = features.statistics[name], row.get(kind.column or name)
-        if getattr(kind, "many", None) is not None:
+        if getattr(kind, "max_length", None) is not None:
             found |= slow_list(name, kind, learnt, raw, row, features.sizes.get(name))
             continue
         value = token(kind, learnt, raw)
@@ -159,10 +159,12 @@ def slow_row(features: f.Features, row: dict[str, Any]) -> dict[str, Any]:
             found[name] = value
         else:
             found |= slow_single(name, kind, id_of(kind, learnt, value), features.sizes.get(name))
-    for name, kind in features.kinds.items():
+    for name, kind in features.features.items():
         if isinstance(kind, f.Crossed):
             found |= slow_cross(name, features, kind, row)
-    return {name: value for name, value in found.items() if not getattr(features.kinds.get(name), "key_only", False)}
+    return {
+        name: value for name, value in found.items() if not getattr(features.features.get(name), "cross_only", False)
+    }
 
 
 def slow_single(name: str, kind: Any, found: Any, size: int | None) -> dict[str, Any]:
@@ -214,14 +216,14 @@ def slow_cross(name: str, features: f.Features, kind: f.Crossed, row: dict[str, 
     mixed = kind.hash_key
     missing = False
     for key in kind.keys:
-        theirs, learnt = features.kinds[key], features.statistics[key]
+        theirs, learnt = features.features[key], features.statistics[key]
         value = token(theirs, learnt, row.get(theirs.column or key))
         number_of = id_of(theirs, learnt, value)
         missing = missing or number_of is NOTHING
         if number_of is not NOTHING:
             by_number = isinstance(theirs, f.Bucketized | f.Ids)
             mixed = cat64(mixed, number_of % 2**64 if by_number else farmhash.fingerprint64(value))
-    if missing and kind.missing is None:
+    if missing and kind.fill_value is None:
         raise Refused
     return slow_single(name, kind, NOTHING if missing else mixed % kind.buckets, kind.buckets)
 
@@ -241,10 +243,10 @@ def slow_encode(features: f.Features, rows: list[dict[str, Any]]) -> tuple[dict[
     for tensor in features.inputs:
         shape = (len(good), *tensor.shape)
         dtype = object if tensor.dtype == "str" else tensor.dtype
-        if tensor.name == features.join:
+        if tensor.name == features.concat_into:
             names = [
                 name
-                for name, kind in features.kinds.items()
+                for name, kind in features.features.items()
                 if isinstance(kind, f.Numeric) or getattr(kind, "one_hot", False)
             ]
             values = [[x for name in names for x in np.atleast_1d(row[name])] for row in good]
@@ -301,37 +303,37 @@ def random_spec(random: Random) -> f.Features:
     kinds: dict[str, Any] = {
         "n": f.Numeric(
             scale=random.choice([None, "standard", "minmax"]),
-            missing=random.choice([None, 1, 0.25, f.MEAN]),
-            ignore=some(random, IGNORED, 2),
+            fill_value=random.choice([None, 1, 0.25, f.MEAN]),
+            missing_values=some(random, IGNORED, 2),
         ),
         "b": f.Bucketized(**buckets, **forms(random, [2.5, -7, f.MEAN])),
         "h": f.Hashed(random.randint(1, 9), **forms(random, [*WORDS, 9, 9.0])),
         "v": f.Vocabulary(
-            values=["a", "b", 9], oov_buckets=0, unknown=random.choice([None, "b", f.EMPTY]), **vocabulary
+            values=["a", "b", 9], num_oov_indices=0, unknown=random.choice([None, "b", f.EMPTY]), **vocabulary
         ),
-        "w": f.Vocabulary(max_size=random.randint(1, 5), oov_buckets=random.randint(1, 3), **forms(random, WORDS)),
+        "w": f.Vocabulary(max_size=random.randint(1, 5), num_oov_indices=random.randint(1, 3), **forms(random, WORDS)),
         "i": f.Ids(5 if ids["one_hot"] else random.choice([None, 5, 2**40]), **ids),
-        "t": f.Text(missing=random.choice([None, *WORDS]), ignore=some(random, IGNORED, 2)),
-        "kb": f.Bucketized([0.0, 2.5], column="n", key_only=True, missing=random.choice([None, f.EMPTY, 1.0])),
-        "kh": f.Hashed(7, column="t", key_only=True, missing=random.choice([None, f.EMPTY, "z"])),
+        "t": f.Text(fill_value=random.choice([None, *WORDS]), missing_values=some(random, IGNORED, 2)),
+        "kb": f.Bucketized([0.0, 2.5], column="n", cross_only=True, fill_value=random.choice([None, f.EMPTY, 1.0])),
+        "kh": f.Hashed(7, column="t", cross_only=True, fill_value=random.choice([None, f.EMPTY, "z"])),
         "kv": f.Vocabulary(
             ["a", "b"],
-            oov_buckets=0,
+            num_oov_indices=0,
             unknown=random.choice([f.EMPTY, "b"]),
             column="t",
-            key_only=True,
-            missing=random.choice([None, f.EMPTY, "a"]),
+            cross_only=True,
+            fill_value=random.choice([None, f.EMPTY, "a"]),
         ),
-        "ki": f.Ids(10, column="k", one_hot=True, missing=f.EMPTY, unknown=random.choice([None, f.EMPTY, 4])),
+        "ki": f.Ids(10, column="k", one_hot=True, fill_value=f.EMPTY, unknown=random.choice([None, f.EMPTY, 4])),
         "c": f.Crossed(
             random.sample(["kb", "kh", "kv", "ki"], 4),
             11,
             one_hot=one_hot,
-            missing=f.EMPTY if random.random() < 0.7 else None,
+            fill_value=f.EMPTY if random.random() < 0.7 else None,
         ),
     }
     order = random.sample(list(kinds), len(kinds))
-    return f.Features({name: kinds[name] for name in order}, join=random.choice([None, "x"]))
+    return f.Features({name: kinds[name] for name in order}, concat_into=random.choice([None, "x"]))
 
 
 def random_cell(random: Random, kind: Any, good: list[Any], odd: float, gaps: float) -> Any:
@@ -353,10 +355,10 @@ def random_table(random: Random, features: f.Features, rows: int) -> list[dict[s
     odd, gaps = random.choice([(0.0, 0.0), (0.0, 0.05), (0.02, 0.05), (0.2, 0.2)])
     table = []
     for _ in range(rows):
-        row = {name: random_cell(random, features.kinds.get(name), good, odd, gaps) for name, good in GOOD.items()}
+        row = {name: random_cell(random, features.features.get(name), good, odd, gaps) for name, good in GOOD.items()}
         row = {name: cell for name, cell in row.items() if cell is not None or random.random() < 0.5}
         if "weights" in features.columns:
-            weighted = [name for name, kind in features.kinds.items() if getattr(kind, "weights", None)]
+            weighted = [name for name, kind in features.features.items() if getattr(kind, "weights", None)]
             cell = row.get(random.choice(weighted))
             length = len(cell) if isinstance(cell, list | tuple) else 0
             row["weights"] = [random.choice([1, 0.5, -2.0, 0, 3e38, 1e-42]) for _ in range(length)]
@@ -372,7 +374,7 @@ def fitted(spec: f.Features) -> f.Features:
     table = []
     for place in range(12):
         row = {name: values[place % len(values)] for name, values in GOOD.items()}
-        lists = {name for name, kind in spec.kinds.items() if getattr(kind, "many", None)}
+        lists = {name for name, kind in spec.features.items() if getattr(kind, "max_length", None)}
         table.append({name: [cell] if name in lists else cell for name, cell in row.items()})
     return spec.fit(table)
 
@@ -452,9 +454,9 @@ def test_rows_columns_and_plain_rows_give_the_same_bits():
         expected = features.encode(good)
         columns = {name: [row.get(name) for row in good] for name in features.columns}
         objects = {name: as_objects(column) for name, column in columns.items()}
-        for table in (columns, objects, tuple(good), features.rows_of(good), features.rows_of(objects)):
+        for table in (columns, objects, tuple(good), features.to_rows(good), features.to_rows(objects)):
             assert_same(features.encode(table), expected)
-        assert_same(features.encode(json.loads(json.dumps(features.rows_of(good)))), expected)
+        assert_same(features.encode(json.loads(json.dumps(features.to_rows(good)))), expected)
 
 
 def as_objects(column: list[Any]) -> np.ndarray:
@@ -472,7 +474,7 @@ def test_a_spec_comes_back_from_its_text_exactly():
             again = f.Features.from_json(text)
             assert again == features, seed
             assert again.to_json() == text, seed
-            assert list(again.kinds) == list(features.kinds), seed
+            assert list(again.features) == list(features.features), seed
             assert again.fitted is features.fitted, seed
         assert again.statistics == features.statistics, seed
         assert again.inputs == features.inputs, seed

@@ -129,13 +129,15 @@ COLUMNS = [
 ]
 READ = f.Features(
     {
-        "bucket": f.Bucketized([0.3, 0.7], column="a", missing=0.0, ignore=[-99.9]),
-        "number": f.Numeric(column="a", missing=5.0, ignore=[-99.9]),
-        "word": f.Hashed(9, column="b", missing="none", ignore=[0.3, 0.7, -99.9]),
-        "id": f.Ids(9, column="b", missing=8, ignore=[0.3, 0.7, -99.9]),
-        "cut": f.Bucketized([0.3, 0.7], column="a", key_only=True, missing=f.EMPTY, ignore=[-99.9]),
-        "cross": f.Crossed(["cut", "cut too"], 1000, one_hot=True, missing=f.EMPTY),
-        "cut too": f.Bucketized([0.7], column="a", key_only=True, missing=f.EMPTY, ignore=[np.float32(-99.9)]),
+        "bucket": f.Bucketized([0.3, 0.7], column="a", fill_value=0.0, missing_values=[-99.9]),
+        "number": f.Numeric(column="a", fill_value=5.0, missing_values=[-99.9]),
+        "word": f.Hashed(9, column="b", fill_value="none", missing_values=[0.3, 0.7, -99.9]),
+        "id": f.Ids(9, column="b", fill_value=8, missing_values=[0.3, 0.7, -99.9]),
+        "cut": f.Bucketized([0.3, 0.7], column="a", cross_only=True, fill_value=f.EMPTY, missing_values=[-99.9]),
+        "cross": f.Crossed(["cut", "cut too"], 1000, one_hot=True, fill_value=f.EMPTY),
+        "cut too": f.Bucketized(
+            [0.7], column="a", cross_only=True, fill_value=f.EMPTY, missing_values=[np.float32(-99.9)]
+        ),
     }
 )
 
@@ -149,9 +151,9 @@ def test_a_column_of_each_form_is_read_as_its_decimals_are(column):
     assert {name: values.tolist() for name, values in found.items()} == {
         name: values.tolist() for name, values in expected.items()
     }
-    assert READ.rows_of(table) == rows
+    assert READ.to_rows(table) == rows
     spec = f.Features(
-        {"a": f.Numeric(scale="standard", ignore=[-99.9], missing=f.MEAN), "b": f.Bucketized(quantiles=4)}
+        {"a": f.Numeric(scale="standard", missing_values=[-99.9], fill_value=f.MEAN), "b": f.Bucketized(quantiles=4)}
     )
     assert spec.fit(table) == spec.fit(rows)
 
@@ -167,23 +169,23 @@ def test_a_column_of_each_form_is_read_as_its_decimals_are(column):
 )
 def test_lists_are_read_as_their_decimals_are(column):
     features = f.Features(
-        {"a": f.Bucketized([0.3, 0.7], many=2, weights="w", missing=f.EMPTY)},
+        {"a": f.Bucketized([0.3, 0.7], max_length=2, weights="w", fill_value=f.EMPTY)},
     )
     table = {"a": column, "w": column}
-    assert features.rows_of(table) == [{"a": [0.3, 0.7], "w": [0.3, 0.7]}, {"a": None, "w": None}]
+    assert features.to_rows(table) == [{"a": [0.3, 0.7], "w": [0.3, 0.7]}, {"a": None, "w": None}]
     found = features.encode(table)
     assert found["a"].tolist() == [[1, 2], [0, 0]]
     assert found["a_weight"].tolist() == [np.float32([0.3, 0.7]).tolist(), [0, 0]]
 
 
 def test_a_table_of_lists_of_one_length_is_read_as_its_decimals_are():
-    features = f.Features({"a": f.Bucketized([0.3, 0.7], many=2)})
+    features = f.Features({"a": f.Bucketized([0.3, 0.7], max_length=2)})
     assert features.encode({"a": np.float32([[0.3, 0.7], [0.5, 0.2]])})["a"].tolist() == [[1, 2], [1, 0]]
 
 
 def test_options_count_as_their_decimals():
-    kind = f.Bucketized(np.float32([0.3, 0.7]), missing=np.float16(0.3), ignore=np.float32([-99.9]))
-    assert kind == f.Bucketized([0.3, 0.7], missing=0.3, ignore=[-99.9])
+    kind = f.Bucketized(np.float32([0.3, 0.7]), fill_value=np.float16(0.3), missing_values=np.float32([-99.9]))
+    assert kind == f.Bucketized([0.3, 0.7], fill_value=0.3, missing_values=[-99.9])
 
 
 def test_random_numbers_have_the_same_bucket_in_training_and_through_the_text_of_json():
@@ -195,14 +197,14 @@ def test_random_numbers_have_the_same_bucket_in_training_and_through_the_text_of
             "cut": f.Bucketized(quantiles=1000, column="a"),
             "given": f.Bucketized(sorted({float(str(number)) for number in column[:500]}), column="a"),
             "number": f.Numeric(scale="standard", column="a"),
-            "key": f.Bucketized(quantiles=50, column="a", key_only=True),
-            "other": f.Bucketized([0.0], column="a", key_only=True),
+            "key": f.Bucketized(quantiles=50, column="a", cross_only=True),
+            "other": f.Bucketized([0.0], column="a", cross_only=True),
             "cross": f.Crossed(["key", "other"], 5000),
         }
     ).fit({"a": column})
     trained = features.encode({"a": column})
     written = "[" + ",".join(f'{{"a":{number!s}}}' for number in column) + "]"  # as numpy and Python write each
-    for text in (written, json.dumps(features.rows_of({"a": column}))):
+    for text in (written, json.dumps(features.to_rows({"a": column}))):
         served = features.encode_rows(msgspec.json.decode(text, type=list[features.item_type()]))
         assert not served.invalid
         for name, values in trained.items():

@@ -20,26 +20,26 @@ WRONG = [
     ({"a": NUMBER}, "", "join must be a name, got ''"),
     ({"a": NUMBER, "x": WORD}, "x", "the feature 'x' and join='x' would both be the input 'x'"),
     (
-        {"a": f.Hashed(3, many=2), "a_weight": NUMBER},
+        {"a": f.Hashed(3, max_length=2), "a_weight": NUMBER},
         None,
         "the feature 'a_weight' and the weights of 'a' would both be the input 'a_weight'",
     ),
     (
-        {"a": f.Hashed(3, many=2), "a_weight": NUMBER},
+        {"a": f.Hashed(3, max_length=2), "a_weight": NUMBER},
         "x",
         "the feature 'a_weight' and the weights of 'a' would both be the input 'a_weight'",
     ),
     (
-        {"a": f.Hashed(3, missing=f.EMPTY), "a_weight": NUMBER},
+        {"a": f.Hashed(3, fill_value=f.EMPTY), "a_weight": NUMBER},
         None,
         "the feature 'a_weight' and the weights of 'a' would both be the input 'a_weight'",
     ),
     (
-        {"a": f.Hashed(3, many=2), "n": NUMBER},
+        {"a": f.Hashed(3, max_length=2), "n": NUMBER},
         "a_weight",
         "the weights of 'a' and join='a_weight' would both be the input 'a_weight'",
     ),
-    ({"a": f.Hashed(3, key_only=True), "n": NUMBER}, None, "'a' has key_only=True, but no cross has it as a key"),
+    ({"a": f.Hashed(3, cross_only=True), "n": NUMBER}, None, "'a' has cross_only=True, but no cross has it as a key"),
     (
         {"educ": WORD, "c": f.Crossed(["educ", "edu"], 3)},
         None,
@@ -53,10 +53,18 @@ WRONG = [
         None,
         "'d' cannot be crossed with 'c', which is Crossed",
     ),
-    ({"a": WORD, "m": f.Hashed(3, many=2), "c": f.Crossed(["a", "m"], 3)}, None, "'m', which has many values a row"),
-    ({"a": WORD, "b": f.Hashed(3, column="a", many=2)}, None, "the column 'a' is a value for 'a' and a list for 'b'"),
     (
-        {"a": f.Hashed(3, many=2, weights="b"), "b": NUMBER},
+        {"a": WORD, "m": f.Hashed(3, max_length=2), "c": f.Crossed(["a", "m"], 3)},
+        None,
+        "'m', which has many values a row",
+    ),
+    (
+        {"a": WORD, "b": f.Hashed(3, column="a", max_length=2)},
+        None,
+        "the column 'a' is a value for 'a' and a list for 'b'",
+    ),
+    (
+        {"a": f.Hashed(3, max_length=2, weights="b"), "b": NUMBER},
         None,
         "the column 'b' is weights for 'a' and a value for 'b'",
     ),
@@ -66,15 +74,15 @@ WRONG = [
 @each(("kinds", "join", "why"), WRONG)
 def test_features_that_cannot_stand_together_are_refused(kinds, join, why):
     with pytest.raises(ConfigError) as caught:
-        f.Features(kinds, join=join)
+        f.Features(kinds, concat_into=join)
     assert why in str(caught.value)
 
 
 def test_names_that_are_not_inputs_may_be_used_twice():
-    assert f.Features({"x": NUMBER, "y": WORD}, join="x").inputs[0].name == "x"  # `x` itself is joined
-    assert f.Features({"a": f.Hashed(3, many=2, one_hot=True), "a_weight": NUMBER}).fitted
-    keys = {"a": f.Hashed(3, key_only=True), "b": WORD, "n": NUMBER, "c": f.Crossed(["a", "b"], 9)}
-    assert [tensor.name for tensor in f.Features(keys, join="a").inputs] == ["b", "a", "c"]
+    assert f.Features({"x": NUMBER, "y": WORD}, concat_into="x").inputs[0].name == "x"  # `x` itself is joined
+    assert f.Features({"a": f.Hashed(3, max_length=2, one_hot=True), "a_weight": NUMBER}).fitted
+    keys = {"a": f.Hashed(3, cross_only=True), "b": WORD, "n": NUMBER, "c": f.Crossed(["a", "b"], 9)}
+    assert [tensor.name for tensor in f.Features(keys, concat_into="a").inputs] == ["b", "a", "c"]
 
 
 def test_two_features_may_read_one_column():
@@ -107,11 +115,11 @@ def test_a_spec_does_not_change():
     kinds = {"n": f.Numeric(scale="minmax")}
     spec = f.Features(kinds)
     kinds["m"] = NUMBER
-    assert list(spec.kinds) == ["n"]
+    assert list(spec.features) == ["n"]
     with pytest.raises(AttributeError):
-        spec.join = "x"
+        spec.concat_into = "x"
     with pytest.raises(TypeError):
-        spec.kinds["m"] = NUMBER
+        spec.features["m"] = NUMBER
     fitted = spec.fit([{"n": 1}, {"n": 2}])
     assert (spec.fitted, fitted.fitted) == (False, True)
     with pytest.raises(TypeError):
@@ -122,7 +130,7 @@ def test_specs_are_equal_when_everything_is():
     spec = f.Features({"n": f.Numeric(scale="minmax")})
     assert spec == f.Features({"n": f.Numeric(scale="minmax")})
     assert hash(spec) == hash(f.Features({"n": f.Numeric(scale="minmax")}))
-    assert spec != f.Features({"n": f.Numeric(scale="minmax")}, join="x")
+    assert spec != f.Features({"n": f.Numeric(scale="minmax")}, concat_into="x")
     assert spec != f.Features({"n": NUMBER})
     one, other = spec.fit([{"n": 1}, {"n": 2}]), spec.fit([{"n": 1}, {"n": 3}])
     assert len({spec, one, other}) == 3
@@ -131,7 +139,7 @@ def test_specs_are_equal_when_everything_is():
 
 
 def test_a_spec_shows_what_it_is():
-    spec = f.Features({"n": f.Numeric(scale="minmax")}, join="x")
+    spec = f.Features({"n": f.Numeric(scale="minmax")}, concat_into="x")
     shown = repr(spec)
     assert "'n': Numeric(scale='minmax'" in shown
     assert "join='x'" in shown

@@ -37,11 +37,11 @@ def test_every_value_of_an_option_comes_back(names, ignore, stand_in, word, cuts
         zip(
             names,
             [
-                f.Numeric(missing=stand_in, ignore=ignore, column=names[0]),
-                f.Bucketized(cuts, missing=f.MEAN, ignore=ignore),
-                f.Vocabulary(known, oov_buckets=0, unknown=known[0], missing=word, ignore=ignore),
-                f.Ids(size, missing=size - 1, key_only=True),
-                f.Text(missing=word),
+                f.Numeric(fill_value=stand_in, missing_values=ignore, column=names[0]),
+                f.Bucketized(cuts, fill_value=f.MEAN, missing_values=ignore),
+                f.Vocabulary(known, num_oov_indices=0, unknown=known[0], fill_value=word, missing_values=ignore),
+                f.Ids(size, fill_value=size - 1, cross_only=True),
+                f.Text(fill_value=word),
                 f.Crossed([names[2], names[3]], size, hash_key=hash_key),
             ],
             strict=True,
@@ -64,7 +64,7 @@ def test_every_value_of_an_option_comes_back(names, ignore, stand_in, word, cuts
 def test_every_statistic_comes_back(offset, divisor, mean, cuts, known):
     spec = f.Features(
         {
-            "n": f.Numeric(scale="standard", missing=f.MEAN),
+            "n": f.Numeric(scale="standard", fill_value=f.MEAN),
             "b": f.Bucketized(quantiles=3),
             "v": f.Vocabulary(max_size=99),
         }
@@ -82,7 +82,7 @@ def test_every_statistic_comes_back(offset, divisor, mean, cuts, known):
 
 def spec() -> f.Features:
     kinds = {"n": f.Numeric(scale="minmax", missing=f.MEAN, ignore=[math.inf, "é"]), "h": f.Hashed(3)}
-    return f.Features(kinds, join="x").fit([{"n": 1}, {"n": 2.5}])
+    return f.Features(kinds, concat_into="x").fit([{"n": 1}, {"n": 2.5}])
 
 
 def test_a_spec_can_be_pickled_and_copied():

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError, InvalidItem
 from penstock.features.tables import read_table
 from rows import each
 
-FEATURES = f.Features({"age": f.Numeric(), "job": f.Vocabulary(["a", "b"])}, join="x")
+FEATURES = f.Features({"age": f.Numeric(), "job": f.Vocabulary(["a", "b"])}, concat_into="x")
 EXPECTED = {"x": [[1.0], [2.0]], "job": [0, 2]}
 
 
@@ -173,7 +173,8 @@ def test_a_row_with_an_unknown_key_is_refused_by_its_name():
 @pytest.mark.parametrize("table", [[], (), {"age": [], "job": []}, Frame({"age": Series([]), "job": Series([])})])
 def test_an_empty_table_has_empty_arrays(table):
     features = f.Features(
-        {"age": f.Numeric(), "job": f.Hashed(3, one_hot=True), "tags": f.Ids(9, many=2, missing=f.EMPTY)}, join="x"
+        {"age": f.Numeric(), "job": f.Hashed(3, one_hot=True), "tags": f.Ids(9, max_length=2, fill_value=f.EMPTY)},
+        concat_into="x",
     )
     found = features.encode(table)
     assert {name: (array.dtype.name, array.shape) for name, array in found.items()} == {
@@ -185,7 +186,7 @@ def test_an_empty_table_has_empty_arrays(table):
 
 
 def test_a_column_that_is_not_there_is_missing_where_something_stands_for_it():
-    features = f.Features({"age": f.Numeric(missing=7), "t": f.Text(missing="?"), "i": f.Ids(missing=3)})
+    features = f.Features({"age": f.Numeric(fill_value=7), "t": f.Text(fill_value="?"), "i": f.Ids(fill_value=3)})
     for table in ({"more": [1, 2]}, Frame({}, 2), [{}, {}], [Row(1), Row(2)]):
         found = features.encode(table)
         assert found["t"].tolist() == ["?", "?"]
@@ -206,9 +207,9 @@ def test_the_arrays_are_not_the_tables_own():
 def test_a_single_id_that_is_empty_has_weight_0():
     features = f.Features(
         {
-            "job": f.Vocabulary(["a", "b"], oov_buckets=0, unknown=f.EMPTY, missing="b"),
-            "i": f.Ids(9, missing=f.EMPTY),
-            "both": f.Crossed(["job", "i"], 1000, missing=f.EMPTY),
+            "job": f.Vocabulary(["a", "b"], num_oov_indices=0, unknown=f.EMPTY, fill_value="b"),
+            "i": f.Ids(9, fill_value=f.EMPTY),
+            "both": f.Crossed(["job", "i"], 1000, fill_value=f.EMPTY),
         }
     )
     found = features.encode([{"job": "b", "i": 3}, {"job": "c", "i": 3}, {}])
@@ -219,7 +220,9 @@ def test_a_single_id_that_is_empty_has_weight_0():
     assert [found["both"].tolist()[1:], found["both_weight"].tolist()] == [[0, 0], [1, 0, 0]]
 
 
-LISTS = f.Features({"tags": f.Vocabulary(["a", "b", "c"], oov_buckets=0, many=3, weights="w", missing=f.EMPTY)})
+LISTS = f.Features(
+    {"tags": f.Vocabulary(["a", "b", "c"], num_oov_indices=0, max_length=3, weights="w", fill_value=f.EMPTY)}
+)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +273,7 @@ def test_a_list_that_is_refused_says_where(tags, weights, path, why):
 
 
 def test_a_list_is_refused_where_nothing_stands_for_it():
-    features = f.Features({"tags": f.Hashed(3, many=2)})
+    features = f.Features({"tags": f.Hashed(3, max_length=2)})
     encoded = features.encode_rows([{"tags": None}, {}, {"tags": [None]}, {"tags": []}])
     assert {row: str(why) for row, why in encoded.invalid.items()} == {
         0: "is missing at `$.tags`",
@@ -280,7 +283,7 @@ def test_a_list_is_refused_where_nothing_stands_for_it():
 
 
 def test_a_stand_in_is_a_list_of_one_that_weighs_1():
-    features = f.Features({"tags": f.Ids(9, many=2, missing=7, weights="w")})
+    features = f.Features({"tags": f.Ids(9, max_length=2, fill_value=7, weights="w")})
     found = features.encode([{"tags": None, "w": None}, {"tags": [None, 3], "w": [0.5, 2]}])
     assert found["tags"].tolist() == [[7, 0], [7, 3]]
     assert found["tags_weight"].tolist() == [[1, 0], [0.5, 2]]
@@ -289,10 +292,10 @@ def test_a_stand_in_is_a_list_of_one_that_weighs_1():
 
 
 def test_one_hot_lists_count_and_sum():
-    counts = f.Features({"tags": f.Ids(3, many=4, one_hot=True)}).encode([{"tags": [0, 2, 2]}, {"tags": []}])
+    counts = f.Features({"tags": f.Ids(3, max_length=4, one_hot=True)}).encode([{"tags": [0, 2, 2]}, {"tags": []}])
     assert counts["tags"].tolist() == [[1, 0, 2], [0, 0, 0]]
     assert list(counts) == ["tags"]
-    features = f.Features({"tags": f.Ids(3, many=4, one_hot=True, weights="w", missing=f.EMPTY)})
+    features = f.Features({"tags": f.Ids(3, max_length=4, one_hot=True, weights="w", fill_value=f.EMPTY)})
     rows = [{"tags": [0, 0, None], "w": [0.5, 0.25, 9]}, {"tags": [1, 1], "w": [3e38, 3e38]}]
     encoded = features.encode_rows(rows)
     assert encoded.inputs["tags"].tolist() == [[0.75, 0, 0]]
@@ -300,7 +303,7 @@ def test_one_hot_lists_count_and_sum():
 
 
 def test_a_column_of_lists_may_be_an_array():
-    features = f.Features({"tags": f.Ids(9, many=2)})
+    features = f.Features({"tags": f.Ids(9, max_length=2)})
     assert features.encode({"tags": np.array([[1, 2], [3, 4]])})["tags"].tolist() == [[1, 2], [3, 4]]
     assert features.encode({"tags": np.zeros((2, 0))})["tags"].tolist() == [[0, 0], [0, 0]]
     scalar = f.Features({"tags": f.Ids(9)})
@@ -309,23 +312,25 @@ def test_a_column_of_lists_may_be_an_array():
 
 
 def test_plain_rows_have_what_json_has():
-    features = f.Features({"n": f.Numeric(missing=0), "tags": f.Ids(9, many=2, missing=f.EMPTY), "t": f.Text()})
+    features = f.Features(
+        {"n": f.Numeric(fill_value=0), "tags": f.Ids(9, max_length=2, fill_value=f.EMPTY), "t": f.Text()}
+    )
     table = {
         "n": np.array([0.1, math.nan], dtype=np.float32),
         "tags": [np.array([1, 2]), None],
         "t": ["é", np.str_("x")],
     }
-    rows = features.rows_of(table)
+    rows = features.to_rows(table)
     assert rows == [
         {"n": 0.1, "tags": [1, 2], "t": "é"},
         {"n": None, "tags": None, "t": "x"},
     ]
     assert {type(cell) for row in rows for cell in row.values()} == {float, list, str, type(None)}
-    assert features.rows_of([{"t": "x"}]) == [{"n": None, "tags": None, "t": "x"}]
+    assert features.to_rows([{"t": "x"}]) == [{"n": None, "tags": None, "t": "x"}]
 
 
 def test_what_is_masked_is_missing():
-    features = f.Features({"a": f.Ids(missing=3), "n": f.Numeric(column="a", missing=0.5)})
+    features = f.Features({"a": f.Ids(fill_value=3), "n": f.Numeric(column="a", fill_value=0.5)})
     found = features.encode({"a": np.ma.MaskedArray([1, 2], mask=[False, True])})
     assert (found["a"].tolist(), found["n"].tolist()) == ([1, 3], [1, 0.5])
 

@@ -59,12 +59,12 @@ def test_a_boolean_is_the_category_of_its_text_in_json(column):
     learnt = f.Features({"a": f.Vocabulary(max_size=9)}).fit({"a": column})
     assert learnt.encode([{"a": True}, {"a": "true"}, {"a": False}])["a"].tolist() == [0, 0, 1]
     assert one(f.Hashed(1000), True) == one(f.Hashed(1000), "true")
-    assert one(f.Vocabulary([False, True], ignore=["false"], missing=True), False) == 1
+    assert one(f.Vocabulary([False, True], missing_values=["false"], fill_value=True), False) == 1
     for kind in (
-        f.Vocabulary([False, True], ignore=[np.False_], missing=True),
-        f.Hashed(1000, ignore=[False], missing=True),
+        f.Vocabulary([False, True], missing_values=[np.False_], fill_value=True),
+        f.Hashed(1000, missing_values=[False], fill_value=True),
     ):
-        assert kind.ignore == ("false",)
+        assert kind.missing_values == ("false",)
         features = f.Features.from_json(f.Features({"a": kind}).to_json())
         assert features.encode({"a": column})["a"].tolist() == features.encode({"a": [True] * 3})["a"].tolist()
 
@@ -160,7 +160,7 @@ def test_an_id_in_a_column_is_refused_where_it_is_outside_of_int64_in_either_byt
 
 
 def test_ids_of_each_form_are_the_same():
-    features = f.Features({"a": f.Ids(missing=5, ignore=["-1", 7.0])})
+    features = f.Features({"a": f.Ids(fill_value=5, missing_values=["-1", 7.0])})
     expected = [3, 5, 5, 5, -7]
     assert features.encode([{"a": v} for v in ("3", -1, 7, None, -7.0)])["a"].tolist() == expected
     assert features.encode({"a": np.array([3.0, -1, 7, math.nan, -7], dtype=np.float32)})["a"].tolist() == expected
@@ -171,7 +171,7 @@ def test_ids_of_each_form_are_the_same():
 
 
 def test_a_column_of_another_dtype_has_no_ids():
-    features = f.Features({"a": f.Ids(missing=3)})
+    features = f.Features({"a": f.Ids(fill_value=3)})
     for column in (np.array([True]), np.array([5], dtype="datetime64[ns]")):
         with pytest.raises(InvalidItem, match="expected an integer or its decimal string, got"):
             features.encode({"a": column})
@@ -202,7 +202,7 @@ def test_an_id_outside_of_its_size_is_refused(value):
 def test_an_integer_is_the_float_that_it_is_and_rounded_once(value):
     expected = np.float32(float(value))
     for table in ([{"a": value}], [{"a": value}, {"a": "n/a"}], {"a": np.array([float(value)])}):
-        features = f.Features({"a": f.Numeric(ignore=["n/a"], missing=0)})
+        features = f.Features({"a": f.Numeric(missing_values=["n/a"], fill_value=0)})
         assert features.encode(table)["a"][0] == expected
     if value < 2**63:
         assert one(f.Numeric(), np.int64(value)) == expected
@@ -303,7 +303,7 @@ def test_a_column_of_any_dtype_of_numbers_is_taken(dtype):
 def test_a_long_double_that_no_float_is_is_refused():
     with pytest.raises(InvalidItem):
         f.Features({"a": f.Numeric()}).encode({"a": np.array([np.longdouble(1) / 3])})
-    features = f.Features({"a": f.Numeric(missing=1)})
+    features = f.Features({"a": f.Numeric(fill_value=1)})
     assert features.encode({"a": np.array([np.longdouble("nan")])})["a"].tolist() == [1]
 
 
@@ -311,7 +311,7 @@ def test_a_time_is_no_number():
     for column in (np.array([5], dtype="datetime64[ns]"), np.array([5], dtype="timedelta64[ns]")):
         with pytest.raises(InvalidItem, match="expected a number, got"):
             f.Features({"a": f.Numeric()}).encode({"a": column})
-    features = f.Features({"a": f.Numeric(missing=1)})
+    features = f.Features({"a": f.Numeric(fill_value=1)})
     assert features.encode({"a": np.array(["NaT"], dtype="datetime64[ns]")})["a"].tolist() == [1]
 
 
@@ -326,33 +326,33 @@ def test_a_boundary_belongs_above_and_is_compared_in_float64():
 
 
 def test_what_is_ignored_is_missing_in_every_form():
-    features = f.Features({"a": f.Numeric(missing=7, ignore=["n/a", -1, math.inf, 2**24 + 1])})
+    features = f.Features({"a": f.Numeric(fill_value=7, missing_values=["n/a", -1, math.inf, 2**24 + 1])})
     assert features.encode({"a": ["n/a", -1, -1.0, math.inf, 2**24 + 1, None, 3]})["a"].tolist() == [7] * 6 + [3]
     assert features.encode({"a": np.array([-1, math.inf, math.nan, 3])})["a"].tolist() == [7, 7, 7, 3]
     assert features.encode({"a": np.array([-1, 2**24 + 1, 3])})["a"].tolist() == [7, 7, 3]
-    words = f.Features({"a": f.Vocabulary(["7", "9"], missing=7, ignore=[-1, 0.5])})
+    words = f.Features({"a": f.Vocabulary(["7", "9"], fill_value=7, missing_values=[-1, 0.5])})
     assert words.encode({"a": [-1, "-1", -1.0, 0.5, None, 9]})["a"].tolist() == [0] * 5 + [1]
-    text = f.Features({"a": f.Text(missing="?", ignore=["", 3])})
+    text = f.Features({"a": f.Text(fill_value="?", missing_values=["", 3])})
     assert text.encode({"a": ["", 3, None, "x"]})["a"].tolist() == ["?", "?", "?", "x"]
 
 
 def test_true_is_not_the_ignored_one():
-    assert "got bool True" in reason(f.Numeric(ignore=[1], missing=0), True)
+    assert "got bool True" in reason(f.Numeric(missing_values=[1], fill_value=0), True)
 
 
 def test_the_missing_values_of_pandas_are_missing(monkeypatch):
     na, nat = object(), object()
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(NA=na, NaT=nat))
-    for kind, stand_in in ((f.Numeric(missing=7), 7), (f.Ids(missing=7), 7), (f.Text(missing="?"), "?")):
+    for kind, stand_in in ((f.Numeric(fill_value=7), 7), (f.Ids(fill_value=7), 7), (f.Text(fill_value="?"), "?")):
         assert [one(kind, na), one(kind, nat)] == [stand_in] * 2
     monkeypatch.delitem(sys.modules, "pandas")
-    assert "expected a number, got object" in reason(f.Numeric(missing=7), na)
+    assert "expected a number, got object" in reason(f.Numeric(fill_value=7), na)
 
 
 def test_a_stand_in_outside_of_a_closed_vocabulary_is_refused():
     with pytest.raises(ValueError, match=r"missing='z' is not one of the known values"):
-        f.Features({"a": f.Vocabulary(["a"], oov_buckets=0, missing="z")})
-    known = f.Features({"a": f.Vocabulary(["a", "b"], oov_buckets=0, unknown="b", missing="z")})
+        f.Features({"a": f.Vocabulary(["a"], num_oov_indices=0, fill_value="z")})
+    known = f.Features({"a": f.Vocabulary(["a", "b"], num_oov_indices=0, unknown="b", fill_value="z")})
     assert known.encode([{"a": None}])["a"].tolist() == [1]
 
 

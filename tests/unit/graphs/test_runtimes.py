@@ -11,7 +11,7 @@ from onnx_bytes import embedding, identity_named, model, node, sums_graph, weigh
 from penstock.artifact.manifest import GraphFormat
 from penstock.config import FORMATS
 from penstock.errors import ArtifactInvalid, ConfigError
-from penstock.features.tensors import Tensor
+from penstock.features.tensors import TensorSpec
 from penstock.graphs.runtimes import RUNTIMES, open_graph
 from penstock.testing.graphs import ID_INPUTS, ID_OUTPUTS, SUM_INPUTS, SUM_OUTPUTS
 
@@ -42,16 +42,20 @@ def test_a_missing_library_is_told_with_what_installs_it(kind, monkeypatch):
     ("inputs", "outputs", "said"),
     [
         ((SUM_INPUTS[0],), SUM_OUTPUTS, r"inputs \['left', 'right'\], but its manifest lists \['left'\]"),
-        ((*SUM_INPUTS, Tensor("more", "float32")), SUM_OUTPUTS, "'more'"),
-        ((SUM_INPUTS[0], Tensor("right", "int64")), SUM_OUTPUTS, "input 'right' of the graph has the dtype float32"),
+        ((*SUM_INPUTS, TensorSpec("more", "float32")), SUM_OUTPUTS, "'more'"),
         (
-            (SUM_INPUTS[0], Tensor("right", "float32", (3,))),
+            (SUM_INPUTS[0], TensorSpec("right", "int64")),
+            SUM_OUTPUTS,
+            "input 'right' of the graph has the dtype float32",
+        ),
+        (
+            (SUM_INPUTS[0], TensorSpec("right", "float32", (3,))),
             SUM_OUTPUTS,
             r"input 'right' of the graph has the axes \['batch', 2\], but its manifest lists \['batch', 3\]",
         ),
-        ((SUM_INPUTS[0], Tensor("right", "float32")), SUM_OUTPUTS, r"but its manifest lists \['batch'\]"),
+        ((SUM_INPUTS[0], TensorSpec("right", "float32")), SUM_OUTPUTS, r"but its manifest lists \['batch'\]"),
         (SUM_INPUTS, SUM_OUTPUTS[:1], r"2 outputs, but its manifest lists \['total'\]"),
-        (SUM_INPUTS, (SUM_OUTPUTS[0], Tensor("gap", "str")), "output 'gap' of the graph has the dtype float32"),
+        (SUM_INPUTS, (SUM_OUTPUTS[0], TensorSpec("gap", "str")), "output 'gap' of the graph has the dtype float32"),
     ],
 )
 def test_a_graph_that_is_not_what_its_manifest_says_is_refused(inputs, outputs, said):
@@ -60,7 +64,7 @@ def test_a_graph_that_is_not_what_its_manifest_says_is_refused(inputs, outputs, 
 
 
 def test_a_graph_may_have_an_axis_of_its_own_length_where_its_manifest_names_none():
-    open_sums((SUM_INPUTS[0], Tensor("right", "float32", (None,))), SUM_OUTPUTS).close()
+    open_sums((SUM_INPUTS[0], TensorSpec("right", "float32", (None,))), SUM_OUTPUTS).close()
 
 
 def test_bytes_that_are_no_graph_are_refused_in_the_librarys_words():
@@ -94,7 +98,9 @@ def test_a_graph_reads_no_file_besides_itself(tmp_path, monkeypatch):
         [("y", "float32", ("n", 2))],
     )
     with pytest.raises(ArtifactInvalid, match="secret"):
-        open_graph("onnx", content, inputs=[Tensor("x", "float32", (2,))], outputs=[Tensor("y", "float32", (2,))])
+        open_graph(
+            "onnx", content, inputs=[TensorSpec("x", "float32", (2,))], outputs=[TensorSpec("y", "float32", (2,))]
+        )
 
 
 def test_a_graph_is_opened_from_a_file_too(tmp_path):
@@ -114,8 +120,8 @@ def test_onnx_runtime_writes_nothing_even_where_a_run_fails(capfd):
     graph = open_graph(
         "onnx",
         embedding(table, slope),
-        inputs=[Tensor("x", "float32", (2,)), Tensor("id", "int64")],
-        outputs=[Tensor("p", "float32")],
+        inputs=[TensorSpec("x", "float32", (2,)), TensorSpec("id", "int64")],
+        outputs=[TensorSpec("p", "float32")],
     )
     with pytest.raises(Exception, match="out of data bounds"):
         graph.run({"x": np.ones((1, 2), dtype=np.float32), "id": np.array([3])})

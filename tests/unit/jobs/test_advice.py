@@ -1,4 +1,4 @@
-"""What a store tells of its setup, as `penstock doctor` asks for it."""
+"""What a store tells of its setup, as `penstock jobs doctor` asks for it."""
 
 from __future__ import annotations
 

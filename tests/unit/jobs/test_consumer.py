@@ -22,7 +22,7 @@ from penstock.errors import (
     StageFailed,
     StoreUnavailable,
     TransferFailed,
-    TransferRefused,
+    TransferRejected,
     WorkerLost,
 )
 from penstock.jobs.rules.job_states import JobState
@@ -72,7 +72,7 @@ async def test_a_job_goes_to_the_engine_and_its_result_to_the_store(bench):
         "alone": False,
         "nbytes": 1,
     }
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
     ticket.settle(b"6")
     await work.turn()
     assert work.job().state is JobState.SUCCEEDED
@@ -86,10 +86,10 @@ async def test_nothing_is_claimed_before_the_service_takes_work(one_job, taking)
     service = fake_service()
     service.engine.state = State.STARTING
     work = await one_job(service)
-    assert work.job().state is JobState.WAITING
+    assert work.job().state is JobState.QUEUED
     service.engine.state = taking
     await work.turn(2.0)
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
 
 
 async def test_the_first_claim_is_made_as_soon_as_the_service_is_ready(bench):
@@ -101,7 +101,7 @@ async def test_the_first_claim_is_made_as_soon_as_the_service_is_ready(bench):
     service.engine.state = State.READY
     work.consumer.services_ready()
     await work.turn(0.01)
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
 
 
 async def test_what_is_held_and_not_begun_is_one_batch_for_each_worker(bench):
@@ -183,7 +183,7 @@ async def test_a_service_that_takes_no_work_is_left_out_of_the_claims(two, sick)
     vars(work.engine).update(sick)
     work.submit("a", service="one")
     assert await is_begun(work)
-    assert work.job().state is JobState.WAITING
+    assert work.job().state is JobState.QUEUED
 
 
 async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_the_memory(two):
@@ -193,7 +193,7 @@ async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_t
     work.engine.of("a").begun = True
     work.submit("b", service="one")
     assert await is_begun(work)
-    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").state is JobState.QUEUED
 
 
 async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of_another(two, tmp_path):
@@ -205,7 +205,7 @@ async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of
     await work.turn(0.01)
     work.submit("b", service="one")
     assert await is_begun(work)
-    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").state is JobState.QUEUED
 
 
 async def test_transfers_of_a_service_that_hang_hold_up_none_of_another(two, tmp_path):
@@ -263,7 +263,7 @@ async def test_concurrency_bounds_the_jobs_of_each_service(two):
     await work.turn()
     work.engine.of("a").begun = True
     assert await is_begun(work)
-    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").state is JobState.QUEUED
 
 
 # -- the ends of attempts ---------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ async def test_a_service_that_is_not_ready_gives_the_job_back_uncounted(bench):
     work.engine.state = State.FAILED
     await work.turn(2.0)
     job = work.job()
-    assert (job.state, job.attempts) == (JobState.WAITING, {})
+    assert (job.state, job.attempts) == (JobState.QUEUED, {})
     assert {attempt.cause for attempt in job.history} == {"released"}
 
 
@@ -444,7 +444,7 @@ async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(one_job):
     assert work.engine.of("a").settled  # withdrawn
     assert len(work.consumer.holding) == 0
     assert work.job().history[-1].fence == other.fence
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
 
 
 def told(caplog):
@@ -495,7 +495,7 @@ async def test_a_job_that_the_store_knows_only_by_older_claims_is_one_that_it_ha
     work = await one_job()
     work.memory._jobs["a"].history.clear()  # as before the claim
     work.memory._jobs["a"].fence = 0
-    work.memory._jobs["a"].state = JobState.WAITING
+    work.memory._jobs["a"].state = JobState.QUEUED
     work.engine.state = State.STARTING
     work.renew()
     await work.turn(1.0)
@@ -533,7 +533,7 @@ async def test_past_its_local_deadline_nothing_new_begins_until_a_renewal_says_o
     await work.turn(31.0)
     work.engine.of("a").settle(b"6")
     await work.turn(1.0)
-    assert work.job().state is JobState.LEASED  # a commit is a step, too
+    assert work.job().state is JobState.RUNNING  # a commit is a step, too
     work.renew()
     await work.turn(0.0)
     assert work.job().state is JobState.SUCCEEDED
@@ -567,7 +567,7 @@ async def test_a_renewal_without_an_answer_is_unknown_and_not_lost(one_job):
 
 async def test_a_job_to_be_cancelled_ends_so_at_the_next_renewal(one_job):
     work = await one_job()
-    assert work.memory.cancel("a").state is JobState.LEASED
+    assert work.memory.cancel("a").state is JobState.RUNNING
     work.renew()
     await work.turn()
     assert work.job().state is JobState.CANCELLED
@@ -619,7 +619,7 @@ async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_jo
     closed = await closing(work, 0.0)
     await work.turn(2.0)
     await closed
-    assert (work.job().state, work.job().attempts) == (JobState.WAITING, {"transfer": 1})
+    assert (work.job().state, work.job().attempts) == (JobState.QUEUED, {"transfer": 1})
 
 
 async def test_a_mistake_of_ours_ends_the_consumer(one_job, monkeypatch):
@@ -692,7 +692,7 @@ async def test_after_an_outage_longer_than_a_lease_all_is_renewed_and_committed_
     await work.turn(10.0)
     calls = told_to_the_store(work)
     assert set(calls[: calls.index("claim")]) == {"renew", "end_attempts"}
-    assert (work.job("a").state, work.job("c").state) == (JobState.SUCCEEDED, JobState.LEASED)
+    assert (work.job("a").state, work.job("c").state) == (JobState.SUCCEEDED, JobState.RUNNING)
     assert [len(work.job(name).history) for name in "abc"] == [1, 1, 1]
     assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b", "c"]
 
@@ -713,7 +713,7 @@ async def test_an_end_that_the_store_has_missed_is_told_before_anything_is_claim
     work.store.gone = None
     await work.turn(10.0)
     assert told_to_the_store(work)[:2] == ["end_attempts", "claim"]
-    assert work.job("b").state is JobState.LEASED
+    assert work.job("b").state is JobState.RUNNING
 
 
 async def test_an_end_that_was_heard_and_not_answered_is_told_again_as_soon_as_a_renewal_is_answered(
@@ -757,7 +757,7 @@ async def test_an_end_for_which_the_store_has_no_room_keeps_no_claim_back(bench,
     work.store.gone = None
     work.submit("b")
     await work.turn(10.0)
-    assert (work.job("a").state, work.job("b").state) == (JobState.LEASED, JobState.LEASED)
+    assert (work.job("a").state, work.job("b").state) == (JobState.RUNNING, JobState.RUNNING)
     assert len(work.engine.tickets) == 2
 
 
@@ -851,7 +851,7 @@ async def test_a_step_that_hangs_keeps_no_claim_back_and_its_job_is_claimed_as_l
     await work.turn(29.0)
     work.submit("b")
     await work.turn(2.0)
-    assert work.job("b").state is JobState.LEASED
+    assert work.job("b").state is JobState.RUNNING
     assert (work.job("a").attempts, len(work.job("a").history)) == ({"lost": 1}, 2)
 
 
@@ -929,11 +929,11 @@ async def test_a_full_spool_stops_the_claims(one_job, tmp_path):
     assert work.consumer.spool.full
     work.submit("b")
     await work.turn(1.0)
-    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").state is JobState.QUEUED
     for _ in range(5):
         await work.turn(2.0)
     assert work.transfers.outputs == {"file:///out/a": b"six"}
-    assert work.job("b").state is JobState.LEASED
+    assert work.job("b").state is JobState.RUNNING
 
 
 async def test_no_job_is_claimed_while_a_service_is_short_of_memory(bench):
@@ -941,10 +941,10 @@ async def test_no_job_is_claimed_while_a_service_is_short_of_memory(bench):
     work.engine.memory_short = True
     work.submit("a")
     await work.turn(3.0)
-    assert work.job().state is JobState.WAITING
+    assert work.job().state is JobState.QUEUED
     work.engine.memory_short = False
     await work.turn(1.0)
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
 
 
 # -- transfers --------------------------------------------------------------------------------------------------------
@@ -977,7 +977,7 @@ async def test_a_first_stage_that_takes_a_path_gets_the_file(bench):
 
 @pytest.mark.parametrize(
     ("error", "state", "attempts"),
-    [(TransferFailed("slow"), "scheduled", {"transfer": 1}), (TransferRefused("404"), "dead", {"input": 1})],
+    [(TransferFailed("slow"), "scheduled", {"transfer": 1}), (TransferRejected("404"), "dead", {"input": 1})],
 )
 async def test_a_fetch_that_fails_ends_the_attempt(bench, error, state, attempts):
     work = await bench()
@@ -1091,7 +1091,7 @@ async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_aga
 
 async def test_a_place_that_is_not_allowed_is_refused_before_anything_is_done(bench):
     work = await bench()
-    work.transfers.refused = {"file:///etc/passwd": TransferRefused("not allowed")}
+    work.transfers.refused = {"file:///etc/passwd": TransferRejected("not allowed")}
     work.submit("a", body=b"", input_url="file:///etc/passwd")
     work.submit("b", output="file:///etc/passwd")
     await work.turn()
@@ -1246,7 +1246,7 @@ async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(o
     assert len(work.consumer.holding) == 0
     assert ("file:///out/a", "a", job.hold.fence) in work.transfers.discarded
     assert work.job().history[-1].fence == other.fence
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
@@ -1265,9 +1265,9 @@ async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish(be
     await work.turn()
     work.engine.of("a").begun = True
     task = await closing(work, 30.0)
-    assert work.job("b").state is JobState.WAITING
+    assert work.job("b").state is JobState.QUEUED
     assert work.job("b").history[-1].cause == "released"
-    assert work.job("a").state is JobState.LEASED
+    assert work.job("a").state is JobState.RUNNING
     work.engine.of("a").settle(b"6")
     await work.turn(0.1)
     await task
@@ -1279,11 +1279,11 @@ async def test_what_a_worker_was_sent_ahead_is_held_until_it_has_said_whether_it
     work = await one_job()
     work.engine.of("a").sent_ahead = True
     task = await closing(work, 30.0)
-    assert work.job().state is JobState.LEASED
+    assert work.job().state is JobState.RUNNING
     work.engine.of("a").settle(b"6" if late else Cancelled())
     await work.turn(0.1)
     await task
-    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED if late else JobState.WAITING, {})
+    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED if late else JobState.QUEUED, {})
 
 
 async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job):
@@ -1292,24 +1292,24 @@ async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job
     task = await closing(work, 5.0)
     await work.turn(6.0)
     await task
-    assert work.job().state is JobState.WAITING
+    assert work.job().state is JobState.QUEUED
     assert work.job().attempts == {}
 
 
 @pytest.mark.parametrize("more", [{}, {"input_url": "https://in/a"}])
 async def test_what_a_claim_brings_during_the_drain_is_given_back_before_the_end(bench, more):
     work = await bench()
-    answered = held_back(work, lambda job: job.state is JobState.LEASED)
+    answered = held_back(work, lambda job: job.state is JobState.RUNNING)
     work.submit(**more)
     await work.turn(0.2)
-    assert (work.job().state, len(work.consumer.holding)) == (JobState.LEASED, 0)
+    assert (work.job().state, len(work.consumer.holding)) == (JobState.RUNNING, 0)
     task = await closing(work, 30.0)
     await work.turn(5.0)
     assert not task.done()
     answered.set()
     await work.turn(0.0)
     await task
-    assert (work.job().state, work.job().history[-1].cause) == (JobState.WAITING, "released")
+    assert (work.job().state, work.job().history[-1].cause) == (JobState.QUEUED, "released")
     assert work.engine.tickets == []
 
 
@@ -1392,10 +1392,10 @@ async def test_it_does_not_end_before_an_output_that_another_consumer_had_in_han
 
 async def test_it_ends_although_an_output_is_left_that_it_may_not_move(bench):
     work, finished = await left_by_another(bench)
-    work.transfers.refused = {"file:///out/a": TransferRefused("not allowed")}
+    work.transfers.refused = {"file:///out/a": TransferRejected("not allowed")}
     await work.turn(27.0)
     assert finished.done()
-    assert work.memory.stats().undelivered == 1
+    assert work.memory.stats().pending_outputs == 1
 
 
 async def test_a_step_that_passes_its_limit_is_told_and_not_renewed(one_job):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from fake_work import FakeTransfers, InlineThreads
-from penstock.errors import StageFailed, StoreUnavailable, TransferFailed, TransferRefused
+from penstock.errors import StageFailed, StoreUnavailable, TransferFailed, TransferRejected
 from penstock.jobs.deliveries import LANE_WIDTH, MOST_WAITING, Deliveries
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob, Room
@@ -44,7 +44,7 @@ async def test_an_output_that_cannot_be_moved_now_is_moved_later(bench):
 
 async def test_an_output_of_which_nothing_is_there_is_told_once_and_forgotten(bench, caplog):
     work = await with_an_output(bench)
-    work.transfers.finish_errors = [TransferRefused("there is neither")]
+    work.transfers.finish_errors = [TransferRejected("there is neither")]
     await work.turn(1.0)
     await work.turn(61.0)
     assert [r.message for r in caplog.records if "was lost" in r.message] == [
@@ -55,7 +55,7 @@ async def test_an_output_of_which_nothing_is_there_is_told_once_and_forgotten(be
 
 async def test_a_place_that_is_not_allowed_here_is_left_to_another_consumer(bench, caplog):
     work = await with_an_output(bench)
-    work.transfers.refused = {"file:///out/a": TransferRefused("not allowed")}
+    work.transfers.refused = {"file:///out/a": TransferRejected("not allowed")}
     await work.turn(1.0)
     assert "this consumer may not move the output of job a" in caplog.text
     work.transfers.refused = {}
@@ -115,7 +115,7 @@ class Movers:
         self.deliveries = Deliveries(
             SimpleNamespace(store=self.store),
             self.transfers,
-            WorkOptions(lease=LEASE, download_timeout=LIMIT),
+            WorkOptions(lease=LEASE, transfer_timeout=LIMIT),
             store_threads=InlineThreads(1, ""),
             threads=lambda most, name: self.threads,
             clock=self.clock,
@@ -161,7 +161,7 @@ async def test_sixteen_outputs_of_a_target_are_moved_at_a_time(movers):
     for output in list(movers.threads.at):
         movers.threads.let_go(output)
     await rest()
-    assert (movers.moved("s3://a"), movers.store.stats().undelivered, movers.threads.ended) == (20, 0, 1)
+    assert (movers.moved("s3://a"), movers.store.stats().pending_outputs, movers.threads.ended) == (20, 0, 1)
 
 
 async def test_a_target_that_hangs_holds_up_only_its_own_outputs(movers):
@@ -193,7 +193,7 @@ async def test_a_target_that_is_down_rests_and_is_tried_again(movers):
     assert 200 - len(movers.transfers.finish_errors) == tried
     movers.transfers.finish_errors.clear()
     await movers.clock.advance(LEASE + 6.0)
-    assert (movers.moved("s3://a"), movers.store.stats().undelivered) == (140, 0)
+    assert (movers.moved("s3://a"), movers.store.stats().pending_outputs) == (140, 0)
 
 
 async def test_an_output_that_takes_too_long_is_told_and_not_begun_twice(movers, caplog):
@@ -205,7 +205,7 @@ async def test_an_output_that_takes_too_long_is_told_and_not_begun_twice(movers,
     assert movers.threads.at == [output]
     movers.threads.let_go(output)
     await rest()
-    assert (movers.moved("s3://a"), movers.store.stats().undelivered) == (1, 0)
+    assert (movers.moved("s3://a"), movers.store.stats().pending_outputs) == (1, 0)
 
 
 async def test_an_output_whose_loan_is_over_is_not_begun(movers):
@@ -237,9 +237,9 @@ async def test_a_store_that_is_gone_hears_later_what_was_moved(movers):
     movers.store.delivered = fail_once
     movers.end_jobs("s3://a", 1)
     await rest()
-    assert (movers.moved("s3://a"), movers.store.stats().undelivered) == (1, 1)
+    assert (movers.moved("s3://a"), movers.store.stats().pending_outputs) == (1, 1)
     await movers.clock.advance(6.0)
-    assert movers.store.stats().undelivered == 0
+    assert movers.store.stats().pending_outputs == 0
 
 
 async def test_not_all_is_delivered_while_an_output_is_on_its_way_or_the_store_is_gone(movers):

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from night import examples
 from penstock.errors import JobConflict, StoreUnavailable
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import Answer, AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
@@ -84,7 +84,7 @@ class World:
                 last.compute(hold)
                 last.commit(hold)
             last.move()
-            if all(job.has_ended for job in self.store.list_jobs(None, 1000, None)):
+            if all(job.is_finished for job in self.store.list_jobs(None, 1000, None)):
                 return
             self.pass_time(LEASE)
 
@@ -185,10 +185,10 @@ class Consumer:
             self.end(AttemptEnd(hold, JobState.SUCCEEDED))
 
     def release(self, hold):
-        self.end(AttemptEnd(hold, JobState.WAITING, Cause.RELEASED))
+        self.end(AttemptEnd(hold, JobState.QUEUED, FailureCause.RELEASED))
 
     def fail(self, hold):
-        self.end(AttemptEnd(hold, JobState.SCHEDULED, Cause.TRANSFER, counts=True, rest=5.0))
+        self.end(AttemptEnd(hold, JobState.SCHEDULED, FailureCause.TRANSFER, counts=True, rest=5.0))
 
     def end(self, end):
         try:
@@ -316,7 +316,7 @@ class Machine(RuleBasedStateMachine):
             for end in ends:
                 job = model[end.hold.job_id]
                 if job.state == "leased" and job.fence == end.hold.fence:
-                    goes_back = end.to in (JobState.WAITING, JobState.SCHEDULED)
+                    goes_back = end.to in (JobState.QUEUED, JobState.SCHEDULED)
                     job.attempts.update([end.cause] * end.counts)
                     job.state = "cancelled" if goes_back and job.cancel else str(end.to)
                     job.due = world.now + end.rest
@@ -500,8 +500,8 @@ class Machine(RuleBasedStateMachine):
         for name, job in self.model.items():
             job.look(self.world.now)
             (kept,) = self.world.store.get([name])
-            fence = kept.history[-1].fence if kept.history else 0
-            assert (kept.state, kept.run, kept.attempts, fence) == job.shown()
+            fence = kept.attempts[-1].fencing_token if kept.attempts else 0
+            assert (kept.state, kept.generation, kept.failures, fence) == job.shown()
 
     def teardown(self):
         self.world.check(finished=False)

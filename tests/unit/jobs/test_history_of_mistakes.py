@@ -186,7 +186,7 @@ class Claims(History):
         return RecordedStore(store, self.log(process)).claim(process, lease=LEASE, rooms=rooms)
 
     def release(self, process, *jobs):
-        self.of(process).end_attempts([AttemptEnd(job.hold, JobState.WAITING) for job in jobs])
+        self.of(process).end_attempts([AttemptEnd(job.hold, JobState.QUEUED) for job in jobs])
 
 
 def elsewhere(*names, host="https://x"):

@@ -10,7 +10,7 @@ from penstock.codec.formats import Codec
 from penstock.core.state import WorkerState
 from penstock.errors import InvalidItem, StageFailed
 from penstock.jobs.job_formats import JobTarget
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from rows import each
 
 
@@ -77,8 +77,8 @@ def test_a_batch_counts_for_every_worker():
     [
         ({"workers": 2, "concurrency": 64}, 128),
         ({"workers": 3, "concurrency": 2, "max_size": 8}, 48),
-        ({"workers": 3, "concurrency": 2, "max_size": 8, "max_batches": 4}, 32),
-        ({"workers": 2, "concurrency": 64, "max_batches": 500}, 128),
+        ({"workers": 3, "concurrency": 2, "max_size": 8, "max_in_flight_batches": 4}, 32),
+        ({"workers": 2, "concurrency": 64, "max_in_flight_batches": 500}, 128),
     ],
 )
 def test_a_worker_of_a_waiting_stage_counts_with_each_batch_that_it_may_have_in_progress(how, items):
@@ -120,7 +120,7 @@ def test_a_batch_counts_for_every_worker_from_outside_that_is_there():
 
 @pytest.mark.parametrize("ends", [("first",), ("last",), ("first", "last")])
 def test_only_the_end_that_is_outside_is_converted(ends):
-    outside, (inside,) = external("out", accepts=["json"]), fake_service(Double).stages
+    outside, (inside,) = remote("out", accepts=["json"]), fake_service(Double).stages
     target = JobTarget(service_of([outside if "first" in ends else inside, outside if "last" in ends else inside]))
     crossing = target.crossing
     assert crossing.sent_in(Codec.MSGPACK) is (Codec.JSON if "first" in ends else Codec.MSGPACK)

@@ -17,7 +17,7 @@ from penstock.testing.virtual_clock import VirtualClock, rest
 
 
 def waiting(name="a"):
-    return Job(id=name, queue="q", state=JobState.WAITING, created=1.0)
+    return Job(id=name, queue="q", state=JobState.QUEUED, created_at=1.0)
 
 
 class Queue:
@@ -68,7 +68,7 @@ async def test_a_job_is_looked_at_seldom_after_a_while(queue):
     moments = [moment for moment, _ in queue.looks]
     assert moments[0] <= 0.04
     assert 200 < len(moments) < 260
-    assert wait.result().state is JobState.WAITING
+    assert wait.result().state is JobState.QUEUED
 
 
 async def test_many_waits_are_one_look(queue):
@@ -97,7 +97,7 @@ async def test_the_time_of_a_wait_ends_it_while_the_store_is_silent(queue):
     await queue.clock.advance(0.5)
     assert queue.looks
     await queue.clock.advance(0.5)
-    assert wait.result().state is JobState.WAITING
+    assert wait.result().state is JobState.QUEUED
     queue.gate.set()
     await rest()
 
@@ -112,14 +112,14 @@ async def test_a_store_that_comes_back_in_time_was_never_gone(queue):
     queue.fails = None
     queue.end()
     await queue.clock.advance(1.0)
-    assert second.result().has_ended
+    assert second.result().is_finished
 
 
 async def test_a_look_that_found_no_place_is_made_again(queue):
     queue.fails = Overloaded()
     wait = queue.wait(seconds=1.0)
     await queue.clock.advance(1.0)
-    assert wait.result().state is JobState.WAITING
+    assert wait.result().state is JobState.QUEUED
 
 
 async def test_a_job_that_is_purged_meanwhile_is_not_found(queue):
@@ -141,7 +141,7 @@ async def test_who_has_left_is_looked_after_no_longer(queue):
     again = queue.wait()  # the poller begins anew
     queue.end()
     await queue.clock.advance(1.0)
-    assert again.result().has_ended
+    assert again.result().is_finished
 
 
 async def test_everybody_is_let_go_at_once(queue):
@@ -149,7 +149,7 @@ async def test_everybody_is_let_go_at_once(queue):
     await queue.clock.advance(1.0)
     queue.waits.let_go()
     await rest()
-    assert wait.result().state is JobState.WAITING
+    assert wait.result().state is JobState.QUEUED
     later = queue.wait()
     await rest()
     assert later.done()
@@ -157,7 +157,7 @@ async def test_everybody_is_let_go_at_once(queue):
 
 async def test_nobody_waits_for_what_has_ended_or_for_no_time(queue):
     queue.wait().cancel()
-    assert (await queue.wait(seconds=0)).state is JobState.WAITING
+    assert (await queue.wait(seconds=0)).state is JobState.QUEUED
     queue.end()
-    assert (await queue.wait()).has_ended
+    assert (await queue.wait()).is_finished
     assert queue.looks == []

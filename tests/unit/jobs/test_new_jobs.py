@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.errors import ConfigError, JobTooLarge
+from penstock.errors import ConfigError, InputTooLarge
 from penstock.jobs.inputs import JobInput, encode_job_input
 from penstock.jobs.job_options import LONGEST_DELAY_SECONDS, OPTION_NAMES, JobOptions, read_job_options
 from penstock.jobs.new_jobs import MAX_INLINE, new_job, new_job_id
@@ -117,9 +117,11 @@ def test_a_deadline_may_be_ten_years_ahead():
 
 def test_an_input_may_have_as_many_bytes_as_a_store_takes_and_no_more():
     new_job(encode_job_input(bytes(MAX_INLINE), None), JobOptions(), now=NOW)
-    with pytest.raises(JobTooLarge, match=r"has 262145 bytes, more than max_inline \(262144\): store it in a file"):
+    with pytest.raises(
+        InputTooLarge, match=r"has 262145 bytes, more than max_inline_bytes \(262144\): store it in a file"
+    ):
         new_job(encode_job_input(bytes(MAX_INLINE + 1), None), JobOptions(), now=NOW)
-    with pytest.raises(JobTooLarge, match=r"has 1 bytes, more than max_inline \(0\)"):
+    with pytest.raises(InputTooLarge, match=r"has 1 bytes, more than max_inline_bytes \(0\)"):
         new_job(ONE, JobOptions(), now=NOW, max_inline=0)
 
 
@@ -133,7 +135,7 @@ def test_a_digest_is_of_the_input_and_of_every_option_that_makes_it_another_job(
             (ONE, JobOptions(priority=1)),
             (ONE, JobOptions(service="a")),
             (ONE, JobOptions(accept="application/json")),
-            (ONE, JobOptions(output="s3://in/b")),
+            (ONE, JobOptions(output_url="s3://in/b")),
             (None, JobOptions(input_url="s3://in/b")),
         )
     ]

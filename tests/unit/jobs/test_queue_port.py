@@ -8,20 +8,20 @@ import pytest
 from fake_work import Double, InlineThreads, Measure, fake_service
 from penstock.errors import (
     ConfigError,
-    FormatNotGiven,
-    FormatNotTaken,
+    InputTooLarge,
     InvalidItem,
     JobCancelled,
     JobConflict,
     JobFailed,
     JobNotFound,
-    JobTooLarge,
+    NotAcceptable,
     StoreUnavailable,
-    TransferRefused,
+    TransferRejected,
+    UnsupportedMediaType,
 )
-from penstock.jobs.job import JobProblem
+from penstock.jobs.job import AttemptError
 from penstock.jobs.queue_port import QueuePort
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, Room
 from penstock.jobs.stores.memory_store import MemoryStore
@@ -41,9 +41,9 @@ def store():
 @pytest.fixture
 def port(store):
     return QueuePort(
-        lambda: JobQueue(store, max_inline=100),
+        lambda: JobQueue(store, max_inline_bytes=100),
         [fake_service()],
-        QueueOptions(max_inline=100),
+        QueueOptions(max_inline_bytes=100),
         clock=VirtualClock(),
         threads=InlineThreads,
     )
@@ -88,7 +88,7 @@ async def test_what_cannot_be_kept_is_told(port):
     await port.submit(b"[1]", JSON | {"key": "k"})
     with pytest.raises(JobConflict):
         await port.submit(b"[2]", JSON | {"key": "k"})
-    with pytest.raises(JobTooLarge):
+    with pytest.raises(InputTooLarge):
         await port.submit(b"[" + b"1" * 200 + b"]", JSON)
     for deadline in (5.0, 1e15):
         with pytest.raises(ConfigError, match="deadline"):
@@ -113,12 +113,14 @@ async def test_the_result_of_a_job_with_an_output_says_where_it_is(port, store):
     )
 
 
-@pytest.mark.parametrize("cause", [Cause.INPUT, Cause.APPLICATION])
+@pytest.mark.parametrize("cause", [FailureCause.INVALID_INPUT, FailureCause.APPLICATION])
 async def test_a_dead_job_says_what_it_died_of(port, store, cause):
     job = await port.submit(b"1", JSON)
-    for _ in range(2 if cause is Cause.APPLICATION else 0):
-        end(store, JobState.WAITING, cause=cause, counts=True)
-    end(store, JobState.DEAD, cause=cause, counts=True, problem=JobProblem("builtins.ValueError", "boom", "Traceback"))
+    for _ in range(2 if cause is FailureCause.APPLICATION else 0):
+        end(store, JobState.QUEUED, cause=cause, counts=True)
+    end(
+        store, JobState.DEAD, cause=cause, counts=True, problem=AttemptError("builtins.ValueError", "boom", "Traceback")
+    )
     with pytest.raises(JobFailed, match=r"builtins\.ValueError: boom") as failed:
         await port.result(job.id)
     assert (failed.value.cause, failed.value.job_id) == (cause, job.id)
@@ -142,7 +144,7 @@ async def test_jobs_are_cancelled_retried_and_listed(port, store):
 
 async def test_the_schemas_are_those_of_a_job(port):
     schemas = port.schemas()
-    assert {"Job", "Attempt", "JobProblem", "JobState"} == set(schemas)
+    assert {"Job", "Attempt", "AttemptError", "JobState"} == set(schemas)
     assert schemas["Job"]["properties"]["history"]["items"] == {"$ref": "#/components/schemas/Attempt"}
 
 
@@ -193,14 +195,14 @@ def test_a_service_that_is_not_here_is_told(name):
 
 def test_formats_are_those_of_the_service():
     rules().check({"content_type": "application/msgpack", "accept": "application/json"})
-    with pytest.raises(FormatNotTaken):
+    with pytest.raises(UnsupportedMediaType):
         rules().check({"content_type": "audio/wav"})
-    with pytest.raises(FormatNotGiven):
+    with pytest.raises(NotAcceptable):
         rules().check({"accept": "audio/wav"})
 
 
 def test_a_service_that_takes_files_takes_inputs_by_url_only():
-    with pytest.raises(FormatNotTaken, match="input_url"):
+    with pytest.raises(UnsupportedMediaType, match="input_url"):
         rules(Measure).check({})
     rules(Measure).check({"input_url": "https://example.org/a", "content_type": "audio/wav"})
 
@@ -214,10 +216,10 @@ def test_an_option_that_cannot_be_is_told():
 def test_files_are_named_over_http_only_where_that_is_allowed(option):
     allowed = {"allow_input": "file:///data", "allow_output": "file:///data"}
     given = {option: "file:///data/a"}
-    with pytest.raises(TransferRefused, match="--allow-file-from-http"):
+    with pytest.raises(TransferRejected, match="--allow-file-from-http"):
         rules(**allowed).check(given)
     rules(**allowed, allow_file_from_http=True).check(given)
-    with pytest.raises(TransferRefused, match="it is not below a prefix of"):
+    with pytest.raises(TransferRejected, match="it is not below a prefix of"):
         rules(**allowed, allow_file_from_http=True).check({option: "file:///etc/passwd"})
 
 
@@ -227,7 +229,7 @@ def test_objects_and_addresses_are_those_that_a_consumer_may_use(option):
     rules(**allowed).check({option: "s3://in/jobs/a"})
     rules(**allowed).check({option: "http://10.0.0.1/a"})
     for url in ("s3://in/other", "http://127.0.0.1/a", "http://169.254.169.254/"):
-        with pytest.raises(TransferRefused):
+        with pytest.raises(TransferRejected):
             rules(**allowed).check({option: url})
 
 

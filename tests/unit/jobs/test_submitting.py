@@ -11,8 +11,8 @@ import pytest
 from penstock import jobs
 from penstock.errors import ConfigError, InvalidItem
 from penstock.jobs.inputs import encode_input
-from penstock.jobs.job import JobProblem
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.job import AttemptError
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob, Room
 from penstock.jobs.stores.memory_store import MemoryStore
@@ -89,7 +89,7 @@ def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
     job = q.submit({"x": 1}, priority=3, delay=5, deadline=world.wall() + 60, key="k", id="a", service="s",
                    output="s3://out/a", accept="application/msgpack")  # fmt: skip
     assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
-    assert (job.not_before, job.deadline) == (world.wall() + 5, world.wall() + 60)
+    assert (job.scheduled_at, job.deadline) == (world.wall() + 5, world.wall() + 60)
     world.time += 5
     (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type, claimed.accept) == (
@@ -169,7 +169,7 @@ def test_many_are_submitted_in_their_order(q):
         ({}, ConfigError, "entry 1: a job needs an input"),
         (3, ConfigError, "entry 1: an entry must be a mapping such as {'input': 1, 'priority': 5}, got `int`"),
         ({"input": [float("nan")]}, InvalidItem, "entry 1: the input has a NaN or an infinity"),
-        ({"input": bytes(300_000)}, jobs.JobTooLarge, "entry 1: the input has 300000 bytes"),
+        ({"input": bytes(300_000)}, jobs.InputTooLarge, "entry 1: the input has 300000 bytes"),
     ],
 )
 def test_one_wrong_entry_is_told_with_its_place_and_none_is_kept(q, entry, kind, words):
@@ -199,13 +199,13 @@ def test_numbers_of_numpy_are_taken_as_numbers(q, kind):
 
 
 def test_the_largest_input_may_be_chosen():
-    with jobs.connect("memory://tiny", max_inline=2) as q:
+    with jobs.connect("memory://tiny", max_inline_bytes=2) as q:
         q.submit(10)
-        with pytest.raises(jobs.JobTooLarge):
+        with pytest.raises(jobs.InputTooLarge):
             q.submit(100)
     for wrong in (-1, 1.0, True, None):
-        with pytest.raises(ConfigError, match="max_inline must be a number of bytes"):
-            jobs.connect("memory://tiny", max_inline=wrong)
+        with pytest.raises(ConfigError, match="max_inline_bytes must be a number of bytes"):
+            jobs.connect("memory://tiny", max_inline_bytes=wrong)
 
 
 # -- wait -------------------------------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ def test_a_result_that_lies_elsewhere_is_its_url(q, store):
 
 def test_a_dead_job_raises_what_the_worker_raised(q, store):
     job = q.submit(1)
-    problem = JobProblem("builtins.ValueError", "too long", "Traceback: here")
-    end(store, JobState.DEAD, cause=Cause.INPUT, counts=True, problem=problem)
+    problem = AttemptError("builtins.ValueError", "too long", "Traceback: here")
+    end(store, JobState.DEAD, cause=FailureCause.INVALID_INPUT, counts=True, problem=problem)
     with pytest.raises(jobs.JobFailed) as caught:
         q.result(job)
     error = caught.value
@@ -405,7 +405,7 @@ async def test_the_same_calls_are_awaited():
         assert [found.state for found in await q.wait([job], timeout=1)] == ["cancelled"]
         with pytest.raises(jobs.JobCancelled):
             await q.result(job)
-        assert (await q.retry(job)).run == 2
+        assert (await q.retry(job)).generation == 2
         await q.pause()
         assert (await q.stats()).paused
         await q.resume()
@@ -446,7 +446,7 @@ async def test_an_awaited_queue_says_when_it_is_not_connected_and_when_this_is_a
 
 def test_the_awaited_queue_is_called_as_the_other_is():
     for name, method in vars(JobQueue).items():
-        if not name.startswith("_") and name not in ("watch", "watch_result", "see_out", "look", "stored_result"):
+        if not name.startswith("_") and name not in ("watch", "result_poller", "see_out", "look", "raw_result"):
             theirs = inspect.signature(getattr(AsyncJobQueue, name)).parameters.values()
             ours = inspect.signature(method).parameters.values()
             assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours], name

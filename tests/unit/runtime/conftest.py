@@ -75,7 +75,7 @@ class Rig:
             "service",
             specs or (stage(math.sqrt),),
             # Most tests look at the timers that wait: the watchdog has one only where a test asks for it.
-            ServiceOptions(**{"stall_unready": math.inf, **options}),
+            ServiceOptions(**{"progress_deadline": math.inf, **options}),
             clock=self.clock,
             start_incarnation=self.workers.start,
             cpus=cpus,

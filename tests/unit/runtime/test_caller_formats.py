@@ -13,7 +13,7 @@ from penstock.codec import numpy_, pickle_
 from penstock.codec.formats import Codec
 from penstock.errors import InvalidItem, StageFailed
 from penstock.runtime.caller_formats import CallerFormats, pack_item
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.runtime.spec import stage
 
 
@@ -22,7 +22,7 @@ class Point(msgspec.Struct):
 
 
 def formats(*accepts, allow_nan=False, **types):
-    return CallerFormats.of([external("out", accepts=accepts or ("json", "msgpack"), **types)], allow_nan=allow_nan)
+    return CallerFormats.of([remote("out", accepts=accepts or ("json", "msgpack"), **types)], allow_nan=allow_nan)
 
 
 def test_a_service_of_stages_of_ours_speaks_pickle():
@@ -33,7 +33,7 @@ def test_a_service_of_stages_of_ours_speaks_pickle():
 
 
 def test_each_end_speaks_what_its_own_stage_does():
-    outside, inside = external("out", accepts=("json",)), stage(math.sqrt)
+    outside, inside = remote("out", accepts=("json",)), stage(math.sqrt)
     first = CallerFormats.of([outside, inside], allow_nan=False)
     assert (first.codec_in, first.codec_out) == (Codec.JSON, Codec.PICKLE)
     assert (first.pack(4), first.unpack(pickle_.dumps(2.0))) == (b"4", 2.0)

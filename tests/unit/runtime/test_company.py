@@ -144,7 +144,7 @@ async def test_a_worker_that_died_has_nothing_any_more_and_is_free_when_it_is_ba
 
 
 async def test_no_more_workers_are_free_than_may_be_given_batches(make_rig):
-    rig = await make_rig(stage(math.sqrt, batch=Batch(), workers=3, max_batches=2)).start()
+    rig = await make_rig(stage(math.sqrt, batch=Batch(), workers=3, max_in_flight_batches=2)).start()
     queue = rig.engine.stages[0].queue
     assert (queue.workers, queue._batches.free) == (3, 2)
     await rig.call()

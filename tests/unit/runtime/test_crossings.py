@@ -10,7 +10,7 @@ import pytest
 from penstock.codec.formats import CODEC_NAMES, Codec
 from penstock.errors import ConfigError
 from penstock.runtime.crossings import crossings
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.runtime.spec import stage
 from rows import each
 
@@ -23,7 +23,7 @@ def ours(name):
 
 
 def theirs(name, *accepts):
-    return external(name, accepts=accepts)
+    return remote(name, accepts=accepts)
 
 
 def test_between_stages_of_ours_everything_is_pickled():

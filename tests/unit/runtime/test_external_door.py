@@ -23,7 +23,7 @@ from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import StartFailed
 from penstock.runtime import external_door
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.runtime.external_stage import EARLY_SECONDS
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
@@ -115,7 +115,7 @@ async def make(make_rig, tmp_path):
 
     async def make(*specs, **options) -> Door:
         path = str(tmp_path / "workers")
-        specs = specs or (external("square", batch=Batch(max_size=4), accepts=("json",)),)
+        specs = specs or (remote("square", batch=Batch(max_size=4), accepts=("json",)),)
         rig = make_rig(*specs, external_workers=path, **options)
         await rig.engine.start()
         made.append(Door(rig, path))
@@ -146,7 +146,7 @@ async def test_a_stale_file_is_replaced_and_a_live_one_refused(make, make_rig, t
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "workers"))
     door = await make()
-    other = make_rig(external("square"), external_workers=door.path)
+    other = make_rig(remote("square"), external_workers=door.path)
     with pytest.raises(StartFailed, match="another server listens there"):
         await other.engine.start()
     assert other.engine.state is State.STOPPED
@@ -419,7 +419,7 @@ async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_i
     assert await door.peers[0].refused() == "no HELLO received, and 66 newer connections are waiting"
     await door.peers[1].attach()
     await door.peers[2].say(hello())
-    assert await door.peers[2].refused() == "stage 'square' has reached max_external_workers=2"
+    assert await door.peers[2].refused() == "stage 'square' has reached max_remote_workers=2"
 
 
 async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
@@ -488,7 +488,7 @@ async def test_a_worker_that_sends_what_it_should_not_is_cut_off_and_its_items_g
 
 
 async def test_one_that_never_reads_is_cut_off_within_a_second(make):
-    door = await make(external("square", accepts=("json",), timeout=2.0))
+    door = await make(remote("square", accepts=("json",), timeout=2.0))
     peer = await door.attached()
     peer.writer.transport.pause_reading()
     call = await door.rig.call(b"[" + b"1," * 2_000_000 + b"1]")
@@ -506,7 +506,7 @@ async def test_one_that_never_reads_is_cut_off_within_a_second(make):
 
 
 async def test_the_old_protocol_needs_a_service_of_one_stage(make, caplog):
-    door = await make(external("square", accepts=("json",)), external("cube", accepts=("json",)))
+    door = await make(remote("square", accepts=("json",)), remote("cube", accepts=("json",)))
     peer = await door.connect()
     await peer.say(bytes(4))
     assert await peer.frame() is None, "it would read a message of ours as one of its own"
@@ -514,7 +514,7 @@ async def test_the_old_protocol_needs_a_service_of_one_stage(make, caplog):
 
 
 async def test_a_stage_has_to_be_named_where_there_are_several(make):
-    door = await make(external("square", accepts=("json",)), external("cube", accepts=("json",)))
+    door = await make(remote("square", accepts=("json",)), remote("cube", accepts=("json",)))
     peer = await door.connect()
     await peer.say(hello(stage=None))
     assert await peer.refused() == "service 'service' has several external stages: name one of 'square', 'cube'"
@@ -623,7 +623,7 @@ async def test_a_start_that_finds_the_socket_taken_tells_one_error(make, make_ri
     door = await make()
     raised = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    other = make_rig(external("square"), external_workers=door.path)
+    other = make_rig(remote("square"), external_workers=door.path)
     with pytest.raises(StartFailed, match="another server listens there"):
         await other.engine.start()
     del other
@@ -634,7 +634,7 @@ async def test_a_start_that_finds_the_socket_taken_tells_one_error(make, make_ri
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_stop_while_the_door_opens_leaves_no_worker(make_rig, tmp_path, turns):
-    rig = make_rig(external("square"), stage(math.sqrt), external_workers=str(tmp_path / "workers"))
+    rig = make_rig(remote("square"), stage(math.sqrt), external_workers=str(tmp_path / "workers"))
     starting = asyncio.create_task(rig.engine.start())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -649,7 +649,7 @@ async def test_a_stop_while_the_door_opens_leaves_no_worker(make_rig, tmp_path, 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_start_that_is_cancelled_leaves_nobody_listening(make_rig, tmp_path, turns):
     path = str(tmp_path / "workers")
-    rig = make_rig(external("square"), external_workers=path)
+    rig = make_rig(remote("square"), external_workers=path)
     starting = asyncio.create_task(rig.engine.start())
     for _ in range(turns):
         await asyncio.sleep(0)

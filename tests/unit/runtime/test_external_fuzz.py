@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from night import examples
 from penstock.config import Batch
 from penstock.errors import NotReady
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.testing.virtual_clock import rest
 from penstock.transport.framing import FrameDecoder, Kind, encode_answers, encode_control
 
@@ -210,7 +210,7 @@ class Play:
 async def play(rig_type, history, timeout: float | None) -> None:
     raised = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    stage = external("square", batch=Batch(max_size=4), accepts=("json",), timeout=timeout, recycle_after=0.0)
+    stage = remote("square", batch=Batch(max_size=4), accepts=("json",), timeout=timeout, unhealthy_after=0.0)
     rig = rig_type(stage, external_workers="unused", external_workers_mode=0o600)
     door = rig.engine._door
     door.open = _opened

@@ -20,7 +20,7 @@ from penstock.runtime.spec import External, StageSpec, external_stages, stage, w
 
 
 def test_what_is_left_out_means_json_or_messagepack_of_anything():
-    assert ps.external("square") == StageSpec(
+    assert ps.remote("square") == StageSpec(
         target=None,
         name="square",
         workers=0,
@@ -32,29 +32,29 @@ def test_what_is_left_out_means_json_or_messagepack_of_anything():
 def test_every_option_means_what_it_means_for_a_stage_of_ours():
     given = {
         "prefetch": 3,
-        "max_batches": 2,
+        "max_in_flight_batches": 2,
         "max_queued": 5,
         "timeout": 7.0,
-        "abandon_after": 11.0,
-        "recycle_after": math.inf,
+        "orphan_timeout": 11.0,
+        "unhealthy_after": math.inf,
         "retry": False,
     }
     batch = Batch(max_size=4, max_wait=0.01)
-    spec = ps.external("square", batch=batch, examples=[1, 2], **given)
+    spec = ps.remote("square", batch=batch, examples=[1, 2], **given)
     assert dataclasses.asdict(spec.options) == {**given, "concurrency": None, "bisect": True}
     assert (spec.batch, spec.policy, spec.examples) == (batch, batch, (1, 2))
-    ours, theirs = inspect.signature(ps.stage).parameters, inspect.signature(ps.external).parameters
+    ours, theirs = inspect.signature(ps.stage).parameters, inspect.signature(ps.remote).parameters
     assert {name: theirs[name].default for name in given} == {
         name: ours[name].default if name != "prefetch" else ps.stage(len).options.prefetch for name in given
     }
 
 
 def test_its_types_and_its_formats_are_those_given():
-    spec = ps.external("square", accepts=("npy", "json"), item=float, result=dict[str, float])
+    spec = ps.remote("square", accepts=("npy", "json"), item=float, result=dict[str, float])
     assert spec.signature() == Signature(float, dict[str, float])
     assert spec.accepts() == {Codec.NPY, Codec.JSON}
     assert spec.offers() == (Codec.NPY, Codec.JSON)
-    assert ps.external("square", accepts=["raw"]).offers() == (Codec.RAW,)
+    assert ps.remote("square", accepts=["raw"]).offers() == (Codec.RAW,)
 
 
 def test_a_stage_of_ours_has_the_formats_of_its_types():
@@ -69,13 +69,13 @@ def test_a_stage_of_ours_has_the_formats_of_its_types():
 def test_formats_are_some_of_four_each_once(accepts):
     words = "stage 'square': accepts must be a list of different formats of json, msgpack, raw, npy, got "
     with pytest.raises(ConfigError, match=f"^{re.escape(words + repr(accepts))}$"):
-        ps.external("square", accepts=accepts)
+        ps.remote("square", accepts=accepts)
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"square", "two words"])
 def test_it_has_a_name_of_its_own(name):
     with pytest.raises(ConfigError, match=rf"^a stage's name must consist of letters, digits and .*, got {name!r}$"):
-        ps.external(name)
+        ps.remote(name)
 
 
 @pytest.mark.parametrize("which", ["item", "result"])
@@ -89,7 +89,7 @@ def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
         f"got `{shown}`"
     )
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
-        ps.external("square", **{which: kind})
+        ps.remote("square", **{which: kind})
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,13 @@ def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
     [
         ({"batch": 4}, "stage 'square': batch must be a penstock.Batch, got 4"),
         ({"prefetch": -1}, "stage 'square': prefetch must be a whole number of at least 0, got -1"),
-        ({"max_batches": 0}, "stage 'square': max_batches must be a whole number of at least 1, got 0"),
+        (
+            {"max_in_flight_batches": 0},
+            "stage 'square': max_in_flight_batches must be a whole number of at least 1, got 0",
+        ),
         ({"timeout": 0}, "stage 'square': timeout must be more than 0 seconds, got 0"),
-        ({"abandon_after": "never"}, "stage 'square': abandon_after must be "),
-        ({"recycle_after": -1}, "stage 'square': recycle_after must be at least 0 seconds; inf: never, got -1"),
+        ({"orphan_timeout": "never"}, "stage 'square': orphan_timeout must be "),
+        ({"unhealthy_after": -1}, "stage 'square': unhealthy_after must be at least 0 seconds; inf: never, got -1"),
         ({"retry": 1}, "stage 'square': retry must be True or False, got 1"),
         ({"max_queued": 0}, "stage 'square': max_queued must be "),
         ({"examples": "abc"}, "stage 'square': examples must be a list of items, got 'abc'"),
@@ -108,26 +111,26 @@ def test_its_types_are_such_as_messages_can_carry(which, kind, shown):
 )
 def test_an_argument_it_cannot_have_is_named_with_its_stage(given, words):
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}"):
-        ps.external("square", **given)
+        ps.remote("square", **given)
 
 
 @pytest.mark.parametrize("name", ["workers", "setup", "cpus", "bisect"])
 def test_what_is_for_workers_of_ours_is_no_argument_here(name):
     with pytest.raises(ConfigError, match=name):
-        ps.external("square", **{name: 1})
+        ps.remote("square", **{name: 1})
 
 
 def test_nobody_here_says_how_many_workers_it_has():
-    words = "stage 'square': it is external, so it cannot have a number of workers; max_external_workers limits them"
+    words = "stage 'square': it is external, so it cannot have a number of workers; max_remote_workers limits them"
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
-        with_workers(ps.external("square"), 2)
+        with_workers(ps.remote("square"), 2)
 
 
 def test_it_takes_the_timeout_of_a_consumer_unless_it_has_one():
-    assert with_timeout(ps.external("square"), 9.0).options.timeout == 9.0
-    assert with_timeout(ps.external("square", timeout=2.0), 9.0).options.timeout == 2.0
+    assert with_timeout(ps.remote("square"), 9.0).options.timeout == 9.0
+    assert with_timeout(ps.remote("square", timeout=2.0), 9.0).options.timeout == 2.0
 
 
 def test_which_stages_are_external_is_told_by_name():
-    assert external_stages([ps.external("a"), stage(math.sqrt), ps.external("b")]) == ["a", "b"]
+    assert external_stages([ps.remote("a"), stage(math.sqrt), ps.remote("b")]) == ["a", "b"]
     assert external_stages([stage(math.sqrt)]) == []

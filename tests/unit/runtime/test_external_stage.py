@@ -15,7 +15,7 @@ from penstock.config import Batch
 from penstock.core.state import State
 from penstock.errors import NotReady
 from penstock.runtime.external_incarnation import ServiceStops
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.testing.fake_workers import FakeIncarnation
 from penstock.testing.virtual_clock import rest
 from penstock.transport.external_messages import ExternalHello, ExternalLaunch, unpack_json
@@ -78,7 +78,7 @@ class Stage:
 def make(make_rig):
     async def make(*, options=None, **spec):
         spec = {"batch": Batch(max_size=4), "accepts": ("json",), **spec}
-        rig = make_rig(external("square", **spec), **(options or {}))
+        rig = make_rig(remote("square", **spec), **(options or {}))
         await rig.engine.start()
         return Stage(rig)
 
@@ -126,7 +126,7 @@ async def test_a_worker_is_told_what_it_needs_to_know(make):
 
 
 async def test_only_the_last_stage_is_told_to_check_results(make_rig):
-    rig = make_rig(external("a", accepts=("json",)), external("b", accepts=("json",)), validate_results=True)
+    rig = make_rig(remote("a", accepts=("json",)), remote("b", accepts=("json",)), validate_results=True)
     await rig.engine.start()
     told = [msgspec.json.decode(stage.launch_of(0))["validate_results"] for stage in rig.engine.stages]
     assert told == [False, True]
@@ -177,7 +177,7 @@ async def test_items_wait_for_the_next_worker_and_the_state_stays(make):
 
 
 async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make, caplog):
-    stage = await make(options={"attach_grace": 3.0})
+    stage = await make(options={"reattach_timeout": 3.0})
     first = await stage.attach()
     waiting = await stage.rig.call(b"3")
     first.die("it closed its connection")
@@ -189,7 +189,7 @@ async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make
     assert (engine.state, engine.reason) == (State.FAILED, "square waits for an external worker, 7 s")
     with pytest.raises(NotReady, match="failed: square waits for an external worker, 7 s"):
         stage.rig.submit()
-    assert "stage 'square' has failed: no external worker became ready within attach_grace" in caplog.text
+    assert "stage 'square' has failed: no external worker became ready within reattach_timeout" in caplog.text
     second = await stage.attach()
     assert engine.state is State.READY
     call = await stage.rig.call(b"2")
@@ -198,7 +198,7 @@ async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make
 
 
 async def test_a_timer_that_rings_early_is_set_again(make):
-    stage = await make(options={"attach_grace": 3.0})
+    stage = await make(options={"reattach_timeout": 3.0})
     (await stage.attach()).die("it closed its connection")
     await stage.rig.clock.advance(2.0)
     stage.driver._grace.cancel()
@@ -209,7 +209,7 @@ async def test_a_timer_that_rings_early_is_set_again(make):
 
 
 async def test_a_grace_without_an_end_never_fails(make):
-    stage = await make(options={"attach_grace": math.inf})
+    stage = await make(options={"reattach_timeout": math.inf})
     (await stage.attach()).die("it closed its connection")
     call = await stage.rig.call(b"3", within=1e6)
     await stage.rig.clock.advance(1e5)
@@ -217,7 +217,7 @@ async def test_a_grace_without_an_end_never_fails(make):
 
 
 async def test_a_stage_whose_items_only_wait_for_a_worker_has_not_stalled(make):
-    stage = await make(options={"attach_grace": math.inf, "stall_unready": 30.0})
+    stage = await make(options={"reattach_timeout": math.inf, "progress_deadline": 30.0})
     (await stage.attach()).die("it closed its connection")
     await stage.rig.call(b"3")
     await stage.rig.clock.advance(1000.0)
@@ -239,7 +239,7 @@ async def test_a_worker_that_has_attached_and_is_not_ready_is_told_of(make):
 
 
 async def test_the_grace_begins_when_the_last_has_gone_not_when_it_says_so(make):
-    stage = await make(options={"attach_grace": 3.0})
+    stage = await make(options={"reattach_timeout": 3.0})
     peer = await stage.attach()
     peer.obedient = False
     call = await stage.rig.call(b"3")
@@ -529,9 +529,9 @@ async def test_workers_that_are_cut_off_fill_no_log(make, caplog):
 
 async def test_between_stages_the_format_is_one_that_both_speak(make_rig):
     rig = make_rig(
-        external("a", accepts=("json", "msgpack")),
-        external("b", accepts=("npy", "json")),
-        external("c", accepts=("json",)),
+        remote("a", accepts=("json", "msgpack")),
+        remote("b", accepts=("npy", "json")),
+        remote("c", accepts=("json",)),
     )
     await rig.engine.start()
     assert [(stage.codec_in, stage.codec_out) for stage in rig.engine.stages] == [
@@ -544,7 +544,7 @@ async def test_between_stages_the_format_is_one_that_both_speak(make_rig):
 async def test_a_stage_of_ours_between_two_of_others_is_started_and_sent_what_they_speak(make_rig):
     from penstock.runtime.spec import stage as ours
 
-    rig = make_rig(external("a"), ours(json.loads, name="b"), external("c", accepts=("json",)))
+    rig = make_rig(remote("a"), ours(json.loads, name="b"), remote("c", accepts=("json",)))
     starting = await rig.begin()
     assert not starting.done(), "it waits for the stage of ours"
     rig.workers[0].become_ready()

@@ -848,7 +848,7 @@ async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig
     assert long.ends == [NotReady] * 5
     assert waiting.ends == [NotReady]
     assert all(isinstance(outcome, Failure) for outcome in long.told[0])
-    assert rig.engine.counters.turned_away == 6
+    assert rig.engine.counters.aborted == 6
 
 
 # -- when to come again -----------------------------------------------------------------------------------------------
@@ -1229,7 +1229,7 @@ async def test_a_batch_whose_results_take_more_than_they_may_ends_what_no_worker
     assert rig.workers[0].frames == []
     rig.workers[1].answer([b"z"])
     assert call.ends == [b"x" * 100, b"z", b"y"] + [Overloaded] * 7
-    assert rig.engine.counters.turned_away == 7
+    assert rig.engine.counters.aborted == 7
     assert all(outcome.error.retry_after >= 1 for outcome in call.told[0][3:])
 
 
@@ -1246,7 +1246,7 @@ async def test_batches_gather_together_and_the_one_with_the_most_is_ended(make_r
     assert small.ends == [b"x" * 25] * 3
     assert large.ends[:2] == [b"x" * 30] * 2
     assert large.ends[-1] is Overloaded
-    assert rig.engine.counters.turned_away == large.ends.count(Overloaded)
+    assert rig.engine.counters.aborted == large.ends.count(Overloaded)
     assert rig.engine.held_bytes == 0
 
 

@@ -298,6 +298,6 @@ def test_workers_with_the_same_gpus_are_named_with_what_to_do(values, shared):
     assert [words[: len(begin)] for words, begin in zip(found, shared, strict=True)] == shared
     for words in found:
         assert "each worker uses its own device memory" in words
-        for remedy in ("gpus=", "start fewer", "max_batches=1", "env={'CUDA_VISIBLE_DEVICES': ''}"):
+        for remedy in ("gpus=", "start fewer", "max_in_flight_batches=1", "env={'CUDA_VISIBLE_DEVICES': ''}"):
             assert remedy in words
     assert doubtful_gpus((), values, ALL, may_share=True) == []

@@ -51,7 +51,7 @@ async def test_an_idle_worker_is_asked_after_ten_seconds_and_every_ten_from_then
 
 
 async def test_a_worker_that_is_asked_how_it_is_takes_no_room_of_the_bound_on_batches(make_rig):
-    rig = await make_rig(stage(Well, workers=2, max_batches=1)).start()
+    rig = await make_rig(stage(Well, workers=2, max_in_flight_batches=1)).start()
     await rig.clock.advance(10.0)
     assert rig.workers[0].checked
     await rig.call(b"a")
@@ -148,7 +148,7 @@ async def test_a_worker_that_does_not_answer_within_five_seconds_is_replaced(rig
 
 
 async def test_neither_a_timeout_nor_an_impatient_stage_ends_a_check(make_rig):
-    rig = await make_rig(stage(Well, timeout=1.0, abandon_after=0.5)).start()
+    rig = await make_rig(stage(Well, timeout=1.0, orphan_timeout=0.5)).start()
     await rig.clock.advance(14.9)
     assert rig.workers[0].checked
     assert rig.workers[0].orders == []

@@ -15,7 +15,7 @@ from penstock.codec.formats import Codec
 from penstock.config import Batch, LogOptions, ServiceOptions
 from penstock.errors import ConfigError
 from penstock.runtime.affinity import allowed_cores, check_cores
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.runtime.launching import launcher, plan, search_path, worker_cores
 from penstock.runtime.process import worker_environment
 from penstock.runtime.spec import stage
@@ -67,7 +67,7 @@ def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
 
 def test_a_worker_is_told_of_external_stages_beside_it():
     inner = stage(Embed, name="inner")
-    specs = [external("one", accepts=["json"]), inner, external("two"), stage(Embed, name="end")]
+    specs = [remote("one", accepts=["json"]), inner, remote("two"), stage(Embed, name="end")]
     orders = [launcher("svc", specs, i, ServiceOptions(), inline=True)(0) for i in (1, 3)]
     assert [(order.behind, order.crossing) for order in orders] == [("one", Codec.MSGPACK), ("two", Codec.PICKLE)]
     assert [(order.first, order.last) for order in orders] == [(False, False), (False, True)]
@@ -78,7 +78,7 @@ def test_a_worker_is_told_of_external_stages_beside_it():
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_an_external_stage_is_planned_and_nobody_is_launched_for_it(inline):
-    made = plan("svc", [external("out")], ServiceOptions(), cpus=None, inline=inline)
+    made = plan("svc", [remote("out")], ServiceOptions(), cpus=None, inline=inline)
     assert made.places == [[]]
     with pytest.raises(AssertionError, match="external"):
         made.launch[0](0)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.core.arriving import MOVED_BYTES_PER_TURN, ArrivingBody
 from penstock.errors import ConfigError
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 from penstock.runtime.slabs import ServiceSlabs
 from penstock.runtime.spec import stage
 from penstock.testing.virtual_clock import rest
@@ -108,7 +108,7 @@ async def test_an_engine_without_slabs_gives_no_piece(make_rig):
 
 
 async def test_where_workers_from_outside_are_first_nothing_arrives_in_a_slab(make_rig):
-    theirs = external("theirs", accepts=("raw",), item=bytes, result=bytes)
+    theirs = remote("theirs", accepts=("raw",), item=bytes, result=bytes)
     rig = make_rig(theirs, stage(first, name="ours"), slab_from=LARGE)
     rig.engine._memory._open = lambda _, specs, options, now: ServiceSlabs.make([0, 1], SLAB, options.slab_from, now)
     await rig.start()
@@ -233,11 +233,11 @@ async def test_what_an_abandoned_worker_has_sent_before_is_no_fault_of_its(large
 
 async def test_a_start_that_is_refused_its_slabs_leaves_no_timer(make_rig):
     def refuse(*_):
-        raise ConfigError("slab_bytes is too much")
+        raise ConfigError("shm_bytes is too much")
 
     rig = make_rig(min_free_memory=1, read_memory=lambda: 10)
     rig.engine._memory._open = refuse
-    with pytest.raises(ConfigError, match="slab_bytes is too much"):
+    with pytest.raises(ConfigError, match="shm_bytes is too much"):
         await rig.engine.start()
     assert rig.clock.waiting == []
 

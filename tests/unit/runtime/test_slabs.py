@@ -392,7 +392,7 @@ async def waits(x: bytes) -> bytes:
 
 OURS = ps.stage(one)
 WAITS = ps.stage(waits)
-THEIRS = ps.external("theirs", accepts=("raw",), item=bytes, result=bytes)
+THEIRS = ps.remote("theirs", accepts=("raw",), item=bytes, result=bytes)
 
 
 def opened(specs, clock, **options):
@@ -414,7 +414,7 @@ def test_the_slabs_of_a_service_are_all_as_large_as_was_asked(specs, many, clock
     found = [stage.slab for stage in slabs.stages if stage is not None and stage.slab is not None]
     found += [] if slabs.arrivals is None else [slabs.arrivals.slab]
     assert [slab.nbytes for slab in found] == [SIZE] * many
-    with pytest.raises(ConfigError, match="slab_bytes="):
+    with pytest.raises(ConfigError, match="shm_bytes="):
         opened(specs, clock, slab_bytes=SIZE + PAGE)
 
 
@@ -422,7 +422,7 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
     gc.collect()
     before = open_slab_bytes()
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + 4 * SIZE)
-    first = open_slabs("first", [OURS], ServiceOptions(slab_bytes=SIZE), clock)
+    first = open_slabs("first", [OURS], ServiceOptions(shm_bytes=SIZE), clock)
     assert open_slab_bytes() == before + 2 * SIZE
     taken = f"of which slabs of other services have {before + 2 * SIZE}, the processes included: set less than {SIZE},"
     with pytest.raises(ConfigError, match=taken):
@@ -437,12 +437,12 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
 @pytest.mark.parametrize(
     ("specs", "options"),
     [
-        ([OURS], {"slab_bytes": 0}),
-        ([OURS], {"slab_bytes": PAGE - 1}),
+        ([OURS], {"shm_bytes": 0}),
+        ([OURS], {"shm_bytes": PAGE - 1}),
         ([THEIRS], {}),
-        ([THEIRS], {"slab_bytes": SIZE}),
-        ([WAITS], {"slab_bytes": 0}),
-        ([WAITS, OURS], {"slab_bytes": PAGE - 1}),
+        ([THEIRS], {"shm_bytes": SIZE}),
+        ([WAITS], {"shm_bytes": 0}),
+        ([WAITS, OURS], {"shm_bytes": PAGE - 1}),
     ],
 )
 def test_a_service_may_have_none(specs, options, clock, caplog):
@@ -450,7 +450,7 @@ def test_a_service_may_have_none(specs, options, clock, caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("options", [{}, {"slab_bytes": SIZE}])
+@pytest.mark.parametrize("options", [{}, {"shm_bytes": SIZE}])
 def test_where_all_stages_wait_there_is_no_slab_and_each_knows_what_is_large(options, clock):
     before = open_slab_bytes()
     slabs = opened([WAITS, THEIRS], clock, slab_from=PAGE, **options)

@@ -168,7 +168,7 @@ def test_what_is_no_stage_is_refused(target, reason):
         ({"workers": 1.0}, r"workers must be a whole number of at least 1, got 1\.0"),
         ({"workers": True}, "workers must be a whole number of at least 1, got True"),
         ({"prefetch": -1}, "prefetch must be a whole number of at least 0, got -1"),
-        ({"max_batches": 0}, "max_batches must be a whole number of at least 1, got 0"),
+        ({"max_in_flight_batches": 0}, "max_in_flight_batches must be a whole number of at least 1, got 0"),
         ({"max_queued": 0}, "max_queued must be a whole number of at least 1, got 0"),
         ({"timeout": 0}, "timeout must be more than 0 seconds, got 0"),
         ({"timeout": -1.5}, r"timeout must be more than 0 seconds, got -1\.5"),
@@ -199,7 +199,14 @@ def test_an_argument_that_cannot_be_is_refused_with_its_value(arguments, reason)
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"workers": 1}, {"prefetch": 0}, {"max_batches": 1}, {"max_queued": 1}, {"timeout": 0.001}, {"cpus": [0]}],
+    [
+        {"workers": 1},
+        {"prefetch": 0},
+        {"max_in_flight_batches": 1},
+        {"max_queued": 1},
+        {"timeout": 0.001},
+        {"cpus": [0]},
+    ],
 )
 def test_an_argument_at_its_limit_is_taken(arguments):
     ((name, value),) = arguments.items()
@@ -267,11 +274,11 @@ OPTIONS = dataclasses.fields(StageOptions)
 OTHERS = {
     "concurrency": 4,
     "prefetch": 5,
-    "max_batches": 3,
+    "max_in_flight_batches": 3,
     "max_queued": 7,
     "timeout": 1.5,
-    "abandon_after": 2.5,
-    "recycle_after": 0.0,
+    "orphan_timeout": 2.5,
+    "unhealthy_after": 0.0,
     "bisect": False,
     "retry": False,
 }

@@ -189,7 +189,7 @@ async def test_a_batch_of_jobs_or_of_bulk_items_takes_the_room_of_one(make_rig):
 
 
 async def test_an_examination_takes_no_room_of_the_bound(make_rig):
-    rig = await make_rig(stage(root, workers=2, max_batches=1)).start()
+    rig = await make_rig(stage(root, workers=2, max_in_flight_batches=1)).start()
     for _ in range(5):
         await rig.call()
         rig.workers[0].fail("bad item")

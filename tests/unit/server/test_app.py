@@ -620,7 +620,7 @@ def test_answers_that_nobody_reads_end_no_body_in_arrival(fakes):
 def test_what_the_carrier_refuses_is_a_problem_too(fakes):
     app = fakes.app()
     call = fakes.call(app, x_request_id="mine")
-    response = app.refuse(413, "the request body is larger than 10 bytes (max_body)", call.request)
+    response = app.refuse(413, "the request body is larger than 10 bytes (max_body_bytes)", call.request)
     assert response.status == 413
     assert b'"request_id":"mine"' in response.body
     alone = app.refuse(503, "too many connections")

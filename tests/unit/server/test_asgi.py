@@ -82,7 +82,7 @@ async def test_options_has_neither_length_nor_type(fakes):
 
 
 async def test_the_page_of_a_named_origin_is_given_leave_and_may_read_each_answer(fakes):
-    app = asgi(ready(fakes), ServerOptions(cors_origin=PAGE, max_body=10))
+    app = asgi(ready(fakes), ServerOptions(cors_allow_origin=PAGE, max_body_bytes=10))
     leave = {"origin": PAGE, "access-control-request-method": "POST"}
     async with client(app) as http:
         assert (await http.options("/predict", headers=leave)).headers["access-control-allow-headers"]
@@ -97,7 +97,7 @@ async def test_the_page_of_a_named_origin_is_given_leave_and_may_read_each_answe
 
 async def test_a_body_that_is_late_is_refused_so_that_the_page_may_read_it(fakes):
     clock = VirtualClock()
-    app = AsgiApp(App((ready(fakes),), ServerOptions(cors_origin=PAGE), clock))
+    app = AsgiApp(App((ready(fakes),), ServerOptions(cors_allow_origin=PAGE), clock))
     wire = Wire(app, headers=[(b"origin", PAGE.encode())])
     wire.body(b"[1", more=True)
     await wire.until(wire.told.empty)
@@ -632,7 +632,7 @@ async def test_a_large_answer_is_sent_in_pieces_so_that_the_server_can_wait_betw
 async def test_an_answer_nobody_takes_is_given_up_while_more_is_held_than_may_be(fakes):
     clock = VirtualClock()
     service = ready(fakes, max_queued_bytes=10)
-    app = AsgiApp(App((service,), ServerOptions(unread_timeout=5.0), clock))
+    app = AsgiApp(App((service,), ServerOptions(write_timeout=5.0), clock))
     sizes = iter((4, 3, 6))
     service.engine.answer = lambda payload: bytes(next(sizes))
     wires = [SlowWire(app) for _ in range(3)]
@@ -660,7 +660,7 @@ async def test_a_cancellation_by_the_server_is_passed_on_though_the_answer_is_gi
     clock = VirtualClock()
     service = ready(fakes, max_queued_bytes=1)
     service.engine.answer = lambda payload: b"12"
-    app = AsgiApp(App((service,), ServerOptions(unread_timeout=1.0), clock))
+    app = AsgiApp(App((service,), ServerOptions(write_timeout=1.0), clock))
     wire = SlowWire(app)
     await wire.until(lambda: wire.sent)
     (call,) = app._answering

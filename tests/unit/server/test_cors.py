@@ -27,7 +27,7 @@ KEY = "k" * 32
 
 
 def named(fakes, *services, **options):
-    return fakes.app(*services, **{"cors_origin": [PAGE, OTHER], **options})
+    return fakes.app(*services, **{"cors_allow_origin": [PAGE, OTHER], **options})
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_without_the_option_nothing_is_done(fakes):
 
 def test_without_the_option_an_answer_is_passed_on_as_it_is(fakes):
     answer = Response(200, b"text/plain", b"mine")
-    for options, kept in (({}, True), ({"cors_origin": PAGE}, False)):
+    for options, kept in (({}, True), ({"cors_allow_origin": PAGE}, False)):
         page = PageRoute("/own", lambda _: answer, Problems(ServerOptions(), FaultLog(LoopClock())))
         call = fakes.call(fakes.app(others=[page], **options), "GET", "/own", b"", origin=PAGE)
         assert (call.response is answer) is kept

@@ -179,14 +179,14 @@ def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):
     service = fakes.Service(external(JSON), name="a", external_workers=path)
     with pytest.raises(ConfigError) as refused:
         serve([service], ServerOptions(uds=path))
-    words = f"external_workers of service 'a' and uds have the same path {path!r}: each socket needs its own path"
+    words = f"remote_worker_socket of service 'a' and uds have the same path {path!r}: each socket needs its own path"
     assert str(refused.value) == words
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="and uds have the same path"):
         serve([service], ServerOptions(uds="s"))
     other = fakes.Service(external(JSON), name="b", external_workers=path)
     with pytest.raises(
-        ConfigError, match=r"^external_workers of service 'b' and external_workers of service 'a' have the same"
+        ConfigError, match=r"^remote_worker_socket of service 'b' and remote_worker_socket of service 'a' have the same"
     ):
         serve([service, other], ServerOptions())
     assert service.calls == other.calls == []

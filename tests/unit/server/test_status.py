@@ -12,10 +12,10 @@ from penstock.config import ServerOptions
 from penstock.errors import (
     ConnectionFailed,
     DeadlineExceeded,
-    EndedWithoutResult,
     InvalidItem,
     JobError,
     JobFailed,
+    JobNotSucceeded,
     NotReady,
     Overloaded,
     PenstockError,
@@ -34,7 +34,7 @@ ERRORS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if iss
 OF_CLIENTS = {ConnectionFailed, ServerError}
 """What a client raises, and no server."""
 ENDINGS = [kind for kind in ERRORS if issubclass(kind, RequestError) and kind not in {*JOB_KINDS, *OF_CLIENTS}]
-ABOUT_JOBS = set(JOB_KINDS) | {JobError, EndedWithoutResult}
+ABOUT_JOBS = set(JOB_KINDS) | {JobError, JobNotSucceeded}
 
 
 def test_every_ending_has_a_problem_type_of_its_own():
@@ -57,7 +57,7 @@ def answer(error, **options):
 
 def begun(error):
     """`error` of an item that a worker was at work on."""
-    error.note_begun()
+    error.mark_started()
     return error
 
 

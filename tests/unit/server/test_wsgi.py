@@ -233,7 +233,7 @@ REQUESTS = [
 async def test_an_answer_is_that_of_the_asgi_app(fakes, hosting, request_, chunks):
     method, path, body, headers = request_
     headers = {"x-request-id": "same", "content-type": "application/json", **headers}
-    options = ServerOptions(max_body=100)
+    options = ServerOptions(max_body_bytes=100)
     other = fakes.Service()
     other.engine.answer = bytes
     async with httpx.AsyncClient(transport=httpx.ASGITransport(asgi(other, options)), base_url="http://x") as http:
@@ -323,7 +323,7 @@ def test_a_length_that_is_no_number_is_400_and_its_body_stays_unread(hosting, an
 @pytest.mark.parametrize("limit", [10, SMALL_BODY_BYTES + 10])
 @pytest.mark.parametrize("chunks", [False, True], ids=["length", "chunks"])
 def test_a_body_at_the_limit_passes_and_one_byte_more_is_413_and_not_read(hosting, limit, chunks):
-    app = hosting(options=ServerOptions(max_body=limit))
+    app = hosting(options=ServerOptions(max_body_bytes=limit))
     assert Answer(app, body=b" " * (limit - 1) + b"1", chunks=chunks).status == 200
     over = Answer(app, body=b" " * (limit + 1000), chunks=chunks)
     assert over.status == 413
@@ -548,7 +548,7 @@ def test_a_start_response_that_raises_ends_the_call(hosting):
 
 
 def test_an_answer_that_nobody_takes_shuts_nobody_out(hosting):
-    app = hosting(options=ServerOptions(unread_timeout=0.1), max_queued_bytes=300_000)
+    app = hosting(options=ServerOptions(write_timeout=0.1), max_queued_bytes=300_000)
     engine = app.service.engine
     engine.answer = lambda payload: bytes(600_000)
     freed = Told(engine, "hold_answer", lambda: not engine.answers_overfull)
@@ -691,7 +691,7 @@ def test_a_stop_before_the_first_call_does_nothing(hosting):
 
 
 def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
-    app = hosting(options=ServerOptions(drain=7.0))
+    app = hosting(options=ServerOptions(drain_timeout=7.0))
     submissions = hold_answers(app)
     submitted = Told(app.service.engine, "submit")
     waiting = in_thread(lambda: Answer(app, body=b"[1]"))
@@ -720,7 +720,7 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
 
 def test_the_page_of_a_named_origin_is_given_leave_and_may_read_each_answer(hosting):
     page = "https://app.example"
-    app = hosting(options=ServerOptions(cors_origin=page, max_body=10))
+    app = hosting(options=ServerOptions(cors_allow_origin=page, max_body_bytes=10))
     leave = Answer(app, method="OPTIONS", HTTP_ORIGIN=page, HTTP_ACCESS_CONTROL_REQUEST_METHOD="POST")
     assert (leave.status, leave.headers["access-control-allow-origin"]) == (204, page)
     assert "x-api-key" in leave.headers["access-control-allow-headers"]

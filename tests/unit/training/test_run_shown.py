@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.shown_bar import ShownBar, run_shown
 from penstock.training.shown_lines import LINE_SECONDS, ShownLines
 from penstock.training.task_store import KindProgress
 from terminals import Terminal
 
-TRAIN = TaskKind.TRAIN
-PROGRESS = [KindProgress(TRAIN, 8, 6), KindProgress(TaskKind.EVALUATE, 0, 0), KindProgress(TaskKind.SAVE, 1, 1)]
+TRAIN = Phase.TRAIN
+PROGRESS = [KindProgress(TRAIN, 8, 6), KindProgress(Phase.EVALUATE, 0, 0), KindProgress(Phase.SAVE, 1, 1)]
 
 
 def lines():
@@ -80,13 +80,13 @@ def test_on_a_terminal_there_is_a_bar_for_each_kind_and_notes_stay(monkeypatch):
 def test_the_bars_are_away_while_others_use_the_terminal(monkeypatch):
     terminal = stderr_is_a_terminal(monkeypatch)
     with run_shown("affairs") as shown:
-        shown.show(TaskKind.SAVE, "save", PROGRESS)
+        shown.show(Phase.SAVE, "save", PROGRESS)
         with shown.aside():
             before = terminal.getvalue()
             assert before.endswith("\x1b[2K")
             sys.stderr.write("running the model\n")
             assert terminal.getvalue() == before + "running the model\n"
-        shown.show(TaskKind.SAVE, "save", [KindProgress(TaskKind.SAVE, 1, 0)])
+        shown.show(Phase.SAVE, "save", [KindProgress(Phase.SAVE, 1, 0)])
         assert "1/1" in terminal.getvalue()
 
 

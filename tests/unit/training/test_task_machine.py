@@ -25,7 +25,7 @@ from night import examples
 from penstock.errors import ConfigError
 from penstock.hosting.host_clock import HostClock
 from penstock.training.memory_tasks import KeptTasks, MemoryTasks
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.task_store import Blocked, ClaimedTask, Failed, Ready, RunPlan, TaskHold
 
@@ -70,13 +70,13 @@ class PlainRun:
             self.failing(free[0], LOST, attempts)
             return self.failed
         if not free or free[0].kind not in kinds:
-            return Blocked(TaskKind(left[0].kind), len(left), claimable=bool(free))
+            return Blocked(Phase(left[0].kind), len(left), claimable=bool(free))
         task = free[0]
         if task.state == "leased":
             task.attempts, task.trouble = task.attempts + 1, LOST
         task.state, task.lease_left, task.held, task.claimed = "leased", lease, 0.0, wall
         task.fence += 1
-        hold = TaskHold(TaskKind(task.kind), task.place, task.fence)
+        hold = TaskHold(Phase(task.kind), task.place, task.fence)
         return ClaimedTask(hold, task.payload, task.attempts + 1)
 
     def holder_of(self, hold):
@@ -123,7 +123,7 @@ holds = st.tuples(st.sampled_from([True, True, False]), st.integers(0, 5))
 """Whether it is to be one that counts, where there is any; and which, from the newest on."""
 stores = st.integers(0, 1)
 results = st.sampled_from([None, 1, [1, "a"], {"b": 0.5}])
-UNKNOWN = [TaskHold(TaskKind.TRAIN, 0, 77), TaskHold(TaskKind.PREDICT, 9, 1)]
+UNKNOWN = [TaskHold(Phase.TRAIN, 0, 77), TaskHold(Phase.PREDICT, 9, 1)]
 
 
 class Machine(RuleBasedStateMachine):
@@ -146,23 +146,21 @@ class Machine(RuleBasedStateMachine):
     def plan(self, train, evaluate, predict, publishes):
         counts = {"train": train, "evaluate": evaluate, "predict": predict}
         tasks = {kind: [{"of": kind, "n": n} for n in range(count)] for kind, count in counts.items()}
-        self.the_plan = RunPlan(
-            {TaskKind(kind): payloads for kind, payloads in tasks.items()}, "/m" * publishes or None
-        )
+        self.the_plan = RunPlan({Phase(kind): payloads for kind, payloads in tasks.items()}, "/m" * publishes or None)
         self.model = PlainRun(tasks, publishes)
         self.run_id = self.stores[0].plan(self.the_plan)
 
     @rule(store=stores)
     def plan_again(self, store):
         assert self.stores[store].plan(self.the_plan) == self.run_id
-        more = {**self.the_plan.tasks, TaskKind.PREDICT: [1, 2]}
+        more = {**self.the_plan.tasks, Phase.PREDICT: [1, 2]}
         for other in (RunPlan(more, self.the_plan.publish_to), RunPlan(self.the_plan.tasks, "/n")):
             with pytest.raises(ConfigError):
                 self.stores[store].plan(other)
 
     @rule(
         store=stores,
-        kinds=st.sampled_from([tuple(TaskKind)] * 4 + [("train",), ("evaluate", "save"), ()]),
+        kinds=st.sampled_from([tuple(Phase)] * 4 + [("train",), ("evaluate", "save"), ()]),
         lease=st.sampled_from([10.0, 30.0]),
         attempts=st.sampled_from([1, 2, 3, 3, 3]),
         times=st.integers(1, 3),
@@ -170,7 +168,7 @@ class Machine(RuleBasedStateMachine):
     def claim(self, store, kinds, lease, attempts, times):
         for _ in range(times):
             expected = self.model.claim(kinds, lease, attempts, self.wall)
-            found = self.stores[store].claim([TaskKind(kind) for kind in kinds], lease=lease, attempts=attempts)
+            found = self.stores[store].claim([Phase(kind) for kind in kinds], lease=lease, attempts=attempts)
             if isinstance(found, ClaimedTask):
                 self.holds.append(found.hold)
             if isinstance(found, Failed):
@@ -181,7 +179,7 @@ class Machine(RuleBasedStateMachine):
     @rule(store=stores, result=results)
     def claim_and_finish(self, store, result):
         """As a worker does with which nothing is wrong."""
-        self.claim(store, tuple(TaskKind), 30.0, 3, times=1)
+        self.claim(store, tuple(Phase), 30.0, 3, times=1)
         self.finish(store, (False, 0), result)
 
     def hold(self, number):
@@ -235,7 +233,7 @@ class Machine(RuleBasedStateMachine):
         for place, hold in enumerate((counting[::-1] if newest_first else counting)[:most]):
             assert self.stores[store].fail(hold, f"trouble {place}", attempts=1)
             self.model.failing(self.model.holder_of(hold), f"trouble {place}", 1)
-        self.claim(store, tuple(TaskKind), 10.0, 3, times=1)
+        self.claim(store, tuple(Phase), 10.0, 3, times=1)
 
     @precondition(lambda self: self.holds)
     @rule(store=stores, number=holds)
@@ -250,7 +248,7 @@ class Machine(RuleBasedStateMachine):
     @rule(store=stores, attempts=st.integers(1, 3))
     def retry(self, store, attempts):
         assert self.stores[store].retry() is self.model.retry()
-        self.claim(store, tuple(TaskKind), 10.0, attempts, times=2)
+        self.claim(store, tuple(Phase), 10.0, attempts, times=2)
 
     @rule(seconds=st.sampled_from([1.0, 9.0, 10.0, 30.0]), set_by=st.sampled_from([0.0, 0.0, -3600.0, 3600.0]))
     def pass_time(self, seconds, set_by):
@@ -273,11 +271,11 @@ class Machine(RuleBasedStateMachine):
         store, tasks = self.stores[self.boots % 2], self.model.tasks
         assert store.run_id() == self.run_id
         assert store.publishes_to() == self.the_plan.publish_to
-        for kind in TaskKind:
+        for kind in Phase:
             assert store.results(kind) == [task.result for task in tasks if task.kind == kind]
         assert store.progress() == [
             (kind, sum(t.kind == kind for t in tasks), sum(t.kind == kind and t.state != "done" for t in tasks))
-            for kind in TaskKind
+            for kind in Phase
         ]
         assert [
             (each.kind, each.place, each.state, each.attempts, plain(each.trouble), each.claimed)

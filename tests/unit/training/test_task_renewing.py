@@ -6,12 +6,12 @@ import threading
 
 from penstock.core.leases import renewal_delay, retry_delay
 from penstock.errors import ConfigError, RunUnavailable
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.task_renewing import TaskRenewing
 from penstock.training.task_store import TaskHold
 
-HOLD = TaskHold(TaskKind.SAVE, 0, 1)
-TRAIN = TaskHold(TaskKind.TRAIN, 3, 1)
+HOLD = TaskHold(Phase.SAVE, 0, 1)
+TRAIN = TaskHold(Phase.TRAIN, 3, 1)
 
 
 class FakeStore:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock as ps
 from penstock.artifact.publishing import publish_artifact
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.run_status import RunState, read_status
 from penstock.training.sqlite_tasks import SqliteTasks
 from penstock.training.tasks_in_hand import task_in_hand
@@ -36,7 +36,7 @@ def test_a_run_keeps_what_its_functions_return(tmp_path):
 
 def test_to_make_a_run_and_to_ask_it_makes_nothing(tmp_path):
     run = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "models")
-    assert (run.id, run.latest()) == (None, None)
+    assert (run.id, run.latest_checkpoint()) == (None, None)
     for call in (run.work, lambda: run.results("train")):
         with pytest.raises(ps.ConfigError, match=r"there is no run in .*/run; call plan first"):
             call()
@@ -151,7 +151,7 @@ def test_a_folder_of_a_run_that_is_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     run = ps.training.Run(tmp_path / "file")
     with pytest.raises(ps.ConfigError, match=r"cannot read the checkpoints in .*: .* is not a directory"):
-        run.latest()
+        run.latest_checkpoint()
     with pytest.raises(ps.ConfigError, match=r"cannot save a checkpoint in .*/checkpoints: .* is not a directory"):
         run.checkpoint(lambda path: (path / "weights").write_text("1"))
     with pytest.raises(ps.ConfigError, match="call plan first"):
@@ -179,7 +179,7 @@ def test_another_model_directory_is_refused(tmp_path, planned):
 def test_who_does_not_say_where_it_is_published_works_for_the_run_as_it_was_planned(tmp_path, monkeypatch):
     ps.training.Run(tmp_path / "run", publish_to=tmp_path / "models").plan()
     with closing(SqliteTasks(tmp_path / "run" / "run.db")) as store:
-        claimed = store.claim([TaskKind.SAVE], lease=30.0, attempts=3)
+        claimed = store.claim([Phase.SAVE], lease=30.0, attempts=3)
         assert store.finish(claimed.hold, 5)
     assert ps.training.Run(tmp_path / "run").work() == 5
 
@@ -212,7 +212,7 @@ def test_an_option_that_cannot_be_is_refused_when_the_run_is_made(options, said)
 
 def test_limits_are_admitted():
     run = ps.training.Run(Path("run"), lease=0.5, attempts=1, save_timeout=float("inf"))
-    assert (run.options.lease, run.options.attempts) == (0.5, 1)
+    assert (run.options.lease, run.options.max_attempts) == (0.5, 1)
 
 
 @pytest.mark.parametrize("payloads", ["abc", b"abc", {"a": 1}, 3, None])
@@ -264,7 +264,7 @@ def test_a_save_that_is_never_called_is_told(tmp_path, capsys):
 def test_a_checkpoint_may_come_before_the_plan(tmp_path):
     run = ps.training.Run(tmp_path / "run")
     found = run.checkpoint(lambda path: (path / "weights").write_text("1"))
-    assert found == run.latest() == tmp_path / "run" / "checkpoints" / "1"
+    assert found == run.latest_checkpoint() == tmp_path / "run" / "checkpoints" / "1"
 
 
 def in_a_thread(call):
@@ -300,9 +300,9 @@ def test_a_checkpoint_of_a_lost_task_is_not_kept_however_it_is_made(tmp_path, ho
 
     with pytest.raises(ps.LeaseLost):
         run.work(train=train)
-    assert run.latest().name == "1"
+    assert run.latest_checkpoint().name == "1"
     keep()  # outside of a task nobody asks
-    assert run.latest().name == "2"
+    assert run.latest_checkpoint().name == "2"
 
 
 def test_a_task_that_another_thread_lost_keeps_no_checkpoint_of_this_ones(tmp_path):

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from penstock.errors import LeaseLost, PenstockError, RunFailed, RunUnavailable
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import ClaimedTask, Failed, TaskHold
 from penstock.training.telling import LOOK_SECONDS, Telling
 from penstock.training.working import POLL_SECONDS
@@ -33,7 +33,7 @@ def test_tasks_are_done_in_the_order_of_their_kinds_and_results_are_kept():
     calls = dict.fromkeys(("train", "evaluate", "predict"), lambda task: seen.append(task.payload) or [task.payload])
     assert bench.work(**calls) is None
     assert seen == [1, 2, "a", "b"]
-    assert bench.store.results(TaskKind.TRAIN) == [[1], [2]]
+    assert bench.store.results(Phase.TRAIN) == [[1], [2]]
     assert bench.slept == []
 
 
@@ -46,10 +46,10 @@ def test_the_save_tasks_result_is_the_version_that_all_get():
 def test_a_lease_is_renewed_while_a_function_runs_and_no_longer():
     bench = Bench({"train": [1]}, publish_to="/models", save_timeout=5.0)
     bench.work(train=lambda task: bench.renewals[-1].runs, save=lambda task: 1)
-    assert bench.store.results(TaskKind.TRAIN) == [True]
+    assert bench.store.results(Phase.TRAIN) == [True]
     assert [(each.hold.kind, each.limit, each.runs) for each in bench.renewals] == [
-        (TaskKind.TRAIN, math.inf, False),
-        (TaskKind.SAVE, 5.0, False),
+        (Phase.TRAIN, math.inf, False),
+        (Phase.SAVE, 5.0, False),
     ]
 
 
@@ -90,7 +90,7 @@ def test_who_is_interrupted_gives_the_task_back_and_the_attempt_does_not_count(k
     with pytest.raises(kind):
         bench.work(train=raising(kind()))
     (entry,) = bench.store.tasks()
-    assert (entry.state, entry.attempts) == (TaskState.WAITING, 0)
+    assert (entry.state, entry.attempts) == (TaskState.QUEUED, 0)
     assert not bench.renewals[0].runs
     assert bench.shown.notes == ["interrupted: train 0 was released; another worker may take it"]
 
@@ -121,7 +121,7 @@ def test_a_claim_that_was_interrupted_before_it_answered_is_given_back():
     bench = Bench({"train": [1]}, attempts=1)
     with pytest.raises(KeyboardInterrupt):
         bench.work(InterruptedStore(bench.store, "claim", after=True), train=lambda task: 1)
-    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.WAITING, 0)]
+    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.QUEUED, 0)]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -129,7 +129,7 @@ def test_a_result_is_kept_although_somebody_interrupts_the_keeping(after):
     bench = Bench({"train": [1]})
     with pytest.raises(KeyboardInterrupt):
         bench.work(InterruptedStore(bench.store, "finish", after=after), train=lambda task: "kept")
-    assert bench.store.results(TaskKind.TRAIN) == ["kept"]
+    assert bench.store.results(Phase.TRAIN) == ["kept"]
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -137,7 +137,7 @@ def test_a_failed_attempt_counts_once_although_somebody_interrupts_the_telling(a
     bench = Bench({"train": [1]})
     with pytest.raises(KeyboardInterrupt):
         bench.work(InterruptedStore(bench.store, "fail", after=after), train=lambda task: 1 // 0)
-    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.WAITING, 1)]
+    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.QUEUED, 1)]
 
 
 def test_who_is_interrupted_while_the_renewing_starts_gives_the_task_back_and_renews_no_longer():
@@ -156,7 +156,7 @@ def test_who_is_interrupted_while_the_renewing_starts_gives_the_task_back_and_re
     bench.renew = renew
     with pytest.raises(KeyboardInterrupt):
         bench.work(train=lambda task: 1)
-    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.WAITING, 0)]
+    assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.QUEUED, 0)]
     assert not bench.renewals[0].runs
 
 
@@ -185,7 +185,7 @@ def test_who_lost_a_lease_is_told_when_the_function_returns_and_changes_nothing(
     with pytest.raises(LeaseLost, match="lease of task train 0 expired: another worker has the task"):
         bench.work(train=slow)
     assert len(calls) == 1
-    assert bench.store.results(TaskKind.TRAIN) == [None]
+    assert bench.store.results(Phase.TRAIN) == [None]
 
 
 @pytest.mark.parametrize("raises", [False, True])
@@ -207,7 +207,7 @@ def test_a_result_that_a_thread_of_the_function_goes_on_changing_is_kept_as_it_w
     finish = bench.store.finish
     bench.store.finish = lambda hold, kept: result.append({2}) or finish(hold, kept)
     bench.work(train=lambda task: result)
-    assert bench.store.results(TaskKind.TRAIN) == [[1]]
+    assert bench.store.results(Phase.TRAIN) == [[1]]
 
 
 def test_what_a_function_raises_after_its_lease_was_lost_is_a_lost_lease():
@@ -221,7 +221,7 @@ def test_what_a_function_raises_after_its_lease_was_lost_is_a_lost_lease():
     with pytest.raises(LeaseLost) as lost:
         bench.work(train=slow)
     assert str(lost.value.__cause__) == "late"
-    assert states(bench) == [TaskState.LEASED]
+    assert states(bench) == [TaskState.RUNNING]
 
 
 def test_a_lease_that_ran_out_and_that_nobody_else_took_still_counts():
@@ -232,7 +232,7 @@ def test_a_lease_that_ran_out_and_that_nobody_else_took_still_counts():
         return "late"
 
     bench.work(train=slow)
-    assert bench.store.results(TaskKind.TRAIN) == ["late"]
+    assert bench.store.results(Phase.TRAIN) == ["late"]
 
 
 def test_who_has_nothing_to_do_asks_five_times_a_second_and_does_what_becomes_free():
@@ -241,7 +241,7 @@ def test_who_has_nothing_to_do_asks_five_times_a_second_and_does_what_becomes_fr
     bench.work(train=lambda task: task.attempt)
     assert set(bench.slept) == {POLL_SECONDS}
     assert sum(bench.slept) == pytest.approx(10.0, abs=2 * POLL_SECONDS)
-    assert bench.store.results(TaskKind.TRAIN) == [2]
+    assert bench.store.results(Phase.TRAIN) == [2]
 
 
 def test_a_kind_without_a_function_is_left_to_others_and_told_once():
@@ -292,7 +292,7 @@ class Locked:
 def test_a_file_that_is_locked_for_a_while_costs_no_work(name):
     bench = Bench({"train": [1]})
     assert bench.work(Locked(bench.store, bench, [name], 5), train=lambda task: "kept") is None
-    assert bench.store.results(TaskKind.TRAIN) == ["kept"]
+    assert bench.store.results(Phase.TRAIN) == ["kept"]
     assert bench.shown.notes == ["cannot use the file of the run, trying again for 60 s: locked"]
 
 
@@ -313,7 +313,7 @@ def test_a_file_that_stays_locked_ends_the_work_with_what_it_said():
 def test_others_may_use_the_terminal_while_the_model_is_saved():
     bench = Bench({"train": [1]}, publish_to="/models")
     bench.work(train=lambda task: bench.shown.asides, save=lambda task: 1)
-    assert bench.store.results(TaskKind.TRAIN) == [0]
+    assert bench.store.results(Phase.TRAIN) == [0]
     assert bench.shown.asides == 1
 
 
@@ -333,8 +333,8 @@ def test_the_tasks_are_counted_where_another_kind_begins():
     bench = Bench({"train": [1], "evaluate": [1]})
     bench.work(train=lambda task: None, evaluate=lambda task: None)
     assert bench.shown.shown == [
-        (TaskKind.TRAIN, "train 0", [("train", 1, 1), ("evaluate", 1, 1)]),
-        (TaskKind.EVALUATE, "evaluate 0", [("train", 1, 0), ("evaluate", 1, 1)]),
+        (Phase.TRAIN, "train 0", [("train", 1, 1), ("evaluate", 1, 1)]),
+        (Phase.EVALUATE, "evaluate 0", [("train", 1, 0), ("evaluate", 1, 1)]),
     ]
 
 
@@ -373,13 +373,13 @@ def test_a_terminal_that_is_gone_changes_nothing_of_the_work(when):
         return task.payload
 
     assert bench.work(Locked(bench.store, bench, ["finish"], 3), train=train, save=lambda task: 7) == 7
-    assert bench.store.results(TaskKind.TRAIN) == [1, 2]
+    assert bench.store.results(Phase.TRAIN) == [1, 2]
 
 
 @pytest.mark.parametrize("when", ["entered", "left", "never"])
 def test_the_model_is_saved_once_however_the_terminal_is_left(when):
     telling = Telling(UnshownUntilAside(when), lambda: (), now=lambda: 0.0)
-    save = ClaimedTask(TaskHold(TaskKind.SAVE, 0, 1), None, 1)
+    save = ClaimedTask(TaskHold(Phase.SAVE, 0, 1), None, 1)
     done = []
     with telling.doing(save):
         done.append("saved")
@@ -429,5 +429,5 @@ def test_tasks_that_cannot_be_counted_are_worked_on(error):
 
     bench.telling = Telling(bench.shown, look, now=bench.now)
     bench.work(train=lambda task: "done")
-    assert bench.store.results(TaskKind.TRAIN) == ["done"]
-    assert bench.shown.shown == [(TaskKind.TRAIN, "train 0", [])]
+    assert bench.store.results(Phase.TRAIN) == ["done"]
+    assert bench.shown.shown == [(Phase.TRAIN, "train 0", [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import ConfigError, TransferRefused
+from penstock.errors import ConfigError, TransferRejected
 from penstock.transfer.allowed_places import AllowedPlaces
 from penstock.transfer.places import parse_place
 
@@ -31,17 +31,17 @@ def test_what_lies_beneath_a_prefix_is_allowed_by_the_longest(url, root):
     ["file:///data/in", "file:///data/in2/a", "file:///data", "file:///a", "s3://in/ab", "s3://in/a", "s3://al/a"],
 )
 def test_what_lies_elsewhere_is_refused(url):
-    with pytest.raises(TransferRefused, match="not below a prefix of --allow-input"):
+    with pytest.raises(TransferRejected, match="not below a prefix of --allow-input"):
         ALLOWED.root_of(parse_place(url))
 
 
 def test_nothing_is_allowed_by_default():
-    with pytest.raises(TransferRefused, match="it is not below a prefix of"):
+    with pytest.raises(TransferRejected, match="it is not below a prefix of"):
         AllowedPlaces.parse("", "--allow-input").root_of(parse_place("file:///a"))
 
 
 def test_a_prefix_of_files_allows_no_objects():
-    with pytest.raises(TransferRefused, match="it is not below a prefix of"):
+    with pytest.raises(TransferRejected, match="it is not below a prefix of"):
         AllowedPlaces.parse("file:///", "--allow-input").root_of(parse_place("s3://bucket/a"))
     assert AllowedPlaces.parse("file:///", "--allow-input").root_of(parse_place("file:///a")).segments == ()
 

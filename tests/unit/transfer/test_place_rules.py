@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.errors import ConfigError, TransferRefused
+from penstock.errors import ConfigError, TransferRejected
 from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.places import FilePlace, ObjectPlace, WebPlace
 
@@ -14,14 +14,14 @@ def test_what_lies_beneath_a_prefix_is_allowed_in_its_direction():
     assert rules().check_input("s3://bucket/in/a") == ObjectPlace("bucket", ("in", "a"))
     assert rules().check_output("file:///out/a") == FilePlace(("out", "a"))
     for check, url in ((rules().check_output, "file:///in/a"), (rules().check_input, "file:///out/a")):
-        with pytest.raises(TransferRefused, match="not below a prefix of --allow-"):
+        with pytest.raises(TransferRejected, match="not below a prefix of --allow-"):
             check(url)
 
 
 def test_without_options_there_are_no_files_and_no_objects():
     nothing = PlaceRules.parse(None, None, None)
     for url in ("file:///in/a", "s3://bucket/in/a"):
-        with pytest.raises(TransferRefused):
+        with pytest.raises(TransferRejected):
             nothing.check_input(url)
     assert isinstance(nothing.check_input("https://example.org/a"), WebPlace)
 
@@ -31,12 +31,12 @@ def test_an_address_is_judged_and_a_name_is_left_to_the_connection():
     assert isinstance(rules().check_input("http://internal.example/a"), WebPlace)
     assert isinstance(rules().check_input("http://93.184.216.34/a"), WebPlace)
     for url in ("http://127.0.0.1/a", "http://[::1]/a", "http://169.254.169.254/latest"):
-        with pytest.raises(TransferRefused, match="--allow-net"):
+        with pytest.raises(TransferRejected, match="--allow-net"):
             rules().check_input(url)
 
 
 def test_an_output_has_no_name_that_is_kept_for_parts():
-    with pytest.raises(TransferRefused, match="reserved for unfinished outputs"):
+    with pytest.raises(TransferRejected, match="reserved for unfinished outputs"):
         rules().check_output("file:///out/.a.1.part")
 
 

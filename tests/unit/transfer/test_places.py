@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import TransferRefused
+from penstock.errors import TransferRejected
 from penstock.transfer.places import (
     LONGEST_URL,
     FilePlace,
@@ -95,7 +95,7 @@ def test_a_url_names_a_place(url, place):
     ],
 )
 def test_what_names_no_place_is_refused(url, why):
-    with pytest.raises(TransferRefused) as refused:
+    with pytest.raises(TransferRejected) as refused:
         parse_place(url)
     assert why in str(refused.value)
     assert "secret" not in str(refused.value)
@@ -103,7 +103,7 @@ def test_what_names_no_place_is_refused(url, why):
 
 @pytest.mark.parametrize("url", ["file:///", "file:///data/", "s3://in", "s3://in/a/"])
 def test_a_folder_is_neither_an_input_nor_an_output(url):
-    with pytest.raises(TransferRefused, match="names a directory"):
+    with pytest.raises(TransferRejected, match="names a directory"):
         parse_file_or_object(url)
 
 
@@ -182,6 +182,6 @@ def test_a_redirect_leads_to_a_place(location, there):
     ],
 )
 def test_a_redirect_to_elsewhere_is_refused(location, why):
-    with pytest.raises(TransferRefused, match=why) as refused:
+    with pytest.raises(TransferRejected, match=why) as refused:
         parse_place("https://example.com/a").follow(location)
     assert "secret" not in str(refused.value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import TransferFailed, TransferStopped
+from penstock.errors import TransferCancelled, TransferFailed
 from penstock.transfer.time_limit import GLANCE_SECONDS, TimeLimit
 
 
@@ -27,5 +27,5 @@ def test_a_limit_ends_when_its_seconds_have_passed():
 
 def test_a_transfer_that_is_stopped_is_told_so_before_anything_else():
     limit = TimeLimit("a page", -1.0, lambda: True)
-    with pytest.raises(TransferStopped, match="a page: transfer cancelled"):
+    with pytest.raises(TransferCancelled, match="a page: transfer cancelled"):
         limit.glance()

@@ -83,7 +83,7 @@ _TOP: Final = (
 
 def _global(description: ProxyDescription) -> list[str]:
     server, replicas = description.server, len(description.replicas)
-    head = min(server.max_header, LARGEST_HEAD)
+    head = min(server.max_header_bytes, LARGEST_HEAD)
     buffer = -(-(head + RESENT_BODY + ADDED_HEAD) // 16) * 16  # HAProxy rounds up to 16 too
     return [
         "log stdout format raw local0 info",
@@ -95,7 +95,7 @@ def _global(description: ProxyDescription) -> list[str]:
         f"fd-hard-limit {2 * description.replica_connections * replicas + SPARE_FILES}",
         *because(
             "A request can be retried only if its head and body fit into one buffer.  This buffer has "
-            f"room for the largest head (max_header, {server.max_header} bytes), {ADDED_HEAD} bytes "
+            f"room for the largest head (max_header_bytes, {server.max_header_bytes} bytes), {ADDED_HEAD} bytes "
             f"that HAProxy adds, and a body of {RESENT_BODY} bytes; with a head of 1 KiB, for a body of "
             f"{buffer - 2 * ADDED_HEAD} bytes.  A larger request is forwarded, but not retried.  A "
             "request in flight uses two or three buffers."
@@ -146,15 +146,15 @@ def _defaults(description: ProxyDescription) -> list[str]:
         ),
         f"timeout http-request {proxy_time(server.header_timeout + server.body_timeout)}",
         *because(
-            f"The longer of body_timeout ({server.body_timeout:g} s) and unread_timeout "
-            f"({server.unread_timeout:g} s): maximum time in which a client sends no body data, or "
+            f"The longer of body_timeout ({server.body_timeout:g} s) and write_timeout "
+            f"({server.write_timeout:g} s): maximum time in which a client sends no body data, or "
             "reads no response data."
         ),
-        f"timeout client {proxy_time(max(server.body_timeout, server.unread_timeout))}",
+        f"timeout client {proxy_time(max(server.body_timeout, server.write_timeout))}",
         *because(
-            f"Idle connections of clients: keep_alive ({server.keep_alive:g} s), as without a proxy; at least 1 s."
+            f"Idle connections of clients: keep_alive ({server.keepalive_timeout:g} s), as without a proxy; at least 1 s."
         ),
-        f"timeout http-keep-alive {proxy_time(max(server.keep_alive, 1.0))}",
+        f"timeout http-keep-alive {proxy_time(max(server.keepalive_timeout, 1.0))}",
         *because(
             "A lost packet is sent again after 1 s.  No request data was sent yet, so another replica gets the request."
         ),
@@ -176,13 +176,13 @@ def _defaults(description: ProxyDescription) -> list[str]:
 
 def _clients(description: ProxyDescription) -> list[str]:
     server = description.server
-    largest = min(server.max_body, LARGEST_NUMBER)
+    largest = min(server.max_body_bytes, LARGEST_NUMBER)
     kept = "{ req.fhdr(X-Request-ID,-1) -m reg ^[A-Za-z0-9._-]{1,128}$ }"
     return [
         _bind(description),
         *because("Wait for the whole request, up to the size of the buffer: only a complete request can be retried."),
         "option http-buffer-request",
-        *because(f"max_body ({server.max_body} bytes).  The replica checks a body of unknown length."),
+        *because(f"max_body_bytes ({server.max_body_bytes} bytes).  The replica checks a body of unknown length."),
         f"http-request deny deny_status {TOO_LARGE[0]} {_body(*TOO_LARGE)} if {{ req.body_size gt {largest} }}",
         *because(
             "Address of the client, after the addresses that the client sent.  Replicas with --trusted-proxies log it."
@@ -247,7 +247,7 @@ def _backend(description: ProxyDescription) -> list[str]:
 
 
 def _checks(description: ProxyDescription) -> list[str]:
-    busy = " With busy_is_unready a full replica also responds 503, and gets no requests until it has room."
+    busy = " With unready_when_full a full replica also responds 503, and gets no requests until it has room."
     return [
         *because(
             f"A replica that drains responds 503 here.  {CHECK_FAILURES} checks at intervals of "
@@ -256,7 +256,7 @@ def _checks(description: ProxyDescription) -> list[str]:
             "s) must not be shorter, because for this time it still accepts requests.  A replica that "
             f"hangs has {CHECK_ANSWER_SECONDS:g} s for a response.  One successful check adds a replica "
             "again.  Requests in flight are not aborted: a replica that drains completes "
-            f"them.{(busy if description.server.busy_is_unready else '')}"
+            f"them.{(busy if description.server.unready_when_full else '')}"
         ),
         "option httpchk",
         "http-check send meth GET uri /readyz ver HTTP/1.1 hdr Host penstock",
@@ -270,7 +270,7 @@ def _replicas(description: ProxyDescription) -> list[str]:
     words = [
         f"default-server check inter {proxy_time(CHECK_SECONDS)} fall {CHECK_FAILURES} rise 1",
         f"maxconn {description.replica_connections}",
-        f"pool-purge-delay {_purge_time(server.keep_alive)}",
+        f"pool-purge-delay {_purge_time(server.keepalive_timeout)}",
     ]
     if description.replicas_speak_tls:
         assert description.replica_ca is not None, "checked at birth"
@@ -283,7 +283,7 @@ def _replicas(description: ProxyDescription) -> list[str]:
         *because(
             f"maxconn: max_connections ({server.max_connections}) of a replica; requests above it are "
             "queued here.  pool-purge-delay: half of the idle connections are closed at each interval, "
-            f"so that none reaches keep_alive ({server.keep_alive:g} s).  At that age the replica "
+            f"so that none reaches keep_alive ({server.keepalive_timeout:g} s).  At that age the replica "
             "closes it, and a request sent on it fails."
         ),
         " ".join(words),

@@ -106,7 +106,7 @@ def _deployment(description: ClusterDescription) -> list[str]:
         "      enableServiceLinks: false",
         *_comment(
             6,
-            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and "
+            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain_timeout:g} s), and "
             f"{END_MARGIN_SECONDS:g} s for the processes to exit.  No preStop sleep: drain_delay "
             "replaces it, and requests are served meanwhile.",
         ),

@@ -124,23 +124,23 @@ def _clients(description: ProxyDescription) -> list[str]:
     server = description.server
     none = "; nginx cannot limit that to 0: it accepts one byte, and the replica rejects it"
     return [
-        *because(f"max_body ({server.max_body} bytes{'' if server.max_body else none})."),
-        f"client_max_body_size {min(server.max_body, LARGEST_NUMBER) or 1};",  # 0 would be no limit
+        *because(f"max_body_bytes ({server.max_body_bytes} bytes{'' if server.max_body_bytes else none})."),
+        f"client_max_body_size {min(server.max_body_bytes, LARGEST_NUMBER) or 1};",  # 0 would be no limit
         *because(
             f"A body of up to {BUFFERED_BODY} bytes stays in memory, a larger one is written to a file. "
             " It is sent when it is complete, so a slow client does not occupy a replica."
         ),
         f"client_body_buffer_size {BUFFERED_BODY};",
-        *because(f"max_header ({server.max_header} bytes): the replica rejects a larger head."),
-        f"large_client_header_buffers 2 {min(max(server.max_header, LEAST_HEAD), LARGEST_HEAD)};",
+        *because(f"max_header_bytes ({server.max_header_bytes} bytes): the replica rejects a larger head."),
+        f"large_client_header_buffers 2 {min(max(server.max_header_bytes, LEAST_HEAD), LARGEST_HEAD)};",
         *because(
-            f"header_timeout ({server.header_timeout:g} s), body_timeout ({server.body_timeout:g} s), unread_timeout "
-            f"({server.unread_timeout:g} s) and keep_alive ({server.keep_alive:g} s), as without a proxy."
+            f"header_timeout ({server.header_timeout:g} s), body_timeout ({server.body_timeout:g} s), write_timeout "
+            f"({server.write_timeout:g} s) and keep_alive ({server.keepalive_timeout:g} s), as without a proxy."
         ),
         f"client_header_timeout {proxy_time(server.header_timeout)};",
         f"client_body_timeout {proxy_time(server.body_timeout)};",
-        f"send_timeout {proxy_time(server.unread_timeout)};",
-        f"keepalive_timeout {proxy_time(server.keep_alive) if server.keep_alive else '0'};",
+        f"send_timeout {proxy_time(server.write_timeout)};",
+        f"keepalive_timeout {proxy_time(server.keepalive_timeout) if server.keepalive_timeout else '0'};",
     ]
 
 
@@ -184,7 +184,7 @@ def _kept(description: ProxyDescription) -> list[str]:
     return [
         *because(
             "A request on a connection that is being closed fails, so an idle connection is closed "
-            f"here first: a replica closes it after keep_alive ({server.keep_alive:g} s), and at the "
+            f"here first: a replica closes it after keep_alive ({server.keepalive_timeout:g} s), and at the "
             f"end of drain_delay ({server.drain_delay:g} s).  Half of the shorter time; 1 s if there is "
             "no delay."
         ),

@@ -95,7 +95,7 @@ class ProxyDescription:
         A request that is sent while the replica closes the connection is lost.  So the proxy closes first: well before
         the replica does in service, and well before the replica does at the end of its `drain_delay`.
         """
-        return min(self.server.keep_alive, self.server.drain_delay or 2 * NOTICED_SECONDS) / 2
+        return min(self.server.keepalive_timeout, self.server.drain_delay or 2 * NOTICED_SECONDS) / 2
 
     @property
     def replica_connections(self) -> int:
@@ -130,7 +130,7 @@ def problem(status: int, title: str, detail: str) -> str:
     return f'{{"type":"about:blank","title":"{title}","status":{status},"detail":"{detail}"}}'
 
 
-TOO_LARGE: Final = (413, "Content Too Large", "The body is larger than max_body of the replicas.")
+TOO_LARGE: Final = (413, "Content Too Large", "The body is larger than max_body_bytes of the replicas.")
 BAD_GATEWAY: Final = (
     502,
     "Bad Gateway",

@@ -52,7 +52,7 @@ class StartDescription:
     @property
     def end_seconds(self) -> float:
         """How long the server may take to end once it was told to; inf: as long as it wants."""
-        return self.server.drain_delay + self.server.drain + END_MARGIN_SECONDS
+        return self.server.drain_delay + self.server.drain_timeout + END_MARGIN_SECONDS
 
 
 def check_name(what: str, name: str) -> None:

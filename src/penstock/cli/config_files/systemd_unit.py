@@ -113,7 +113,7 @@ def service_unit(description: UnitDescription) -> str:
         *because(f"Models may take longer than {START_SECONDS} s to load: meanwhile the server requests more time."),
         f"TimeoutStartSec={START_SECONDS}",
         *because(
-            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain:g} s), and "
+            f"drain_delay ({server.drain_delay:g} s), drain ({server.drain_timeout:g} s), and "
             f"{END_MARGIN_SECONDS:g} s for the processes to exit."
         ),
         f"TimeoutStopSec={_seconds(start.end_seconds)}",

@@ -21,33 +21,33 @@ from typing import Final, NamedTuple
 LONGEST_REST_SECONDS: Final = 300.0
 
 
-class Cause(StrEnum):
+class FailureCause(StrEnum):
     """Why an attempt ended without ending its run, by the names that users see."""
 
     APPLICATION = "application"
     """A stage raised an exception for it."""
-    CRASH = "crash"
+    WORKER_LOST = "crash"
     """A worker died or hung under it."""
-    LOST = "lost"
+    LEASE_EXPIRED = "lost"
     """Its lease ran out without a word of its holder."""
     TRANSFER = "transfer"
     """Its input could not be fetched, or its output not be stored, this time."""
-    INPUT = "input"
+    INVALID_INPUT = "input"
     """It is at fault itself: its input is not valid, or can never be had."""
     RELEASED = "released"
     """Its holder gave it back."""
 
 
 MOST_ATTEMPTS: Final[Mapping[str, int]] = {
-    Cause.APPLICATION: 3,
-    Cause.CRASH: 2,
-    Cause.LOST: 5,
-    Cause.TRANSFER: 10,
-    Cause.INPUT: 1,
+    FailureCause.APPLICATION: 3,
+    FailureCause.WORKER_LOST: 2,
+    FailureCause.LEASE_EXPIRED: 5,
+    FailureCause.TRANSFER: 10,
+    FailureCause.INVALID_INPUT: 1,
 }
 """The attempt of each cause that ends a run as dead."""
 
-RUNS_ALONE: Final = frozenset((Cause.APPLICATION, Cause.CRASH, Cause.LOST))
+RUNS_ALONE: Final = frozenset((FailureCause.APPLICATION, FailureCause.WORKER_LOST, FailureCause.LEASE_EXPIRED))
 """The causes after which a job runs alone."""
 
 
@@ -64,7 +64,7 @@ class Judgement(NamedTuple):
     """The seconds until the next attempt may begin."""
 
 
-def judge(attempts: Mapping[str, int], cause: Cause, *, alone: bool, backoff: float, draw: float) -> Judgement:
+def judge(attempts: Mapping[str, int], cause: FailureCause, *, alone: bool, backoff: float, draw: float) -> Judgement:
     """What an attempt that ended by `cause` means.
 
     Args:
@@ -74,10 +74,10 @@ def judge(attempts: Mapping[str, int], cause: Cause, *, alone: bool, backoff: fl
         backoff: the bound of the first rest, in seconds; 0 is no rest at all.
         draw: a number drawn evenly between 0 and 1.
     """
-    counts = cause is not Cause.RELEASED and (alone or cause is not Cause.CRASH)
+    counts = cause is not FailureCause.RELEASED and (alone or cause is not FailureCause.WORKER_LOST)
     if counts and attempts.get(cause, 0) + 1 >= MOST_ATTEMPTS[cause]:
         return Judgement(dead=True, counts=True, alone=False, rest=0.0)
-    rests = cause not in (Cause.RELEASED, Cause.LOST)
+    rests = cause not in (FailureCause.RELEASED, FailureCause.LEASE_EXPIRED)
     bound = rest_bound(backoff, sum(attempts.values())) if rests else 0.0
     return Judgement(dead=False, counts=counts, alone=cause in RUNS_ALONE, rest=bound * draw)
 

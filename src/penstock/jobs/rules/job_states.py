@@ -16,9 +16,9 @@ class JobState(StrEnum):
 
     SCHEDULED = "scheduled"
     """It may be claimed from a moment on that has not come yet."""
-    WAITING = "waiting"
+    QUEUED = "waiting"
     """It may be claimed."""
-    LEASED = "leased"
+    RUNNING = "leased"
     """A holder has claimed it."""
     SUCCEEDED = "succeeded"
     """It has a result."""
@@ -33,23 +33,23 @@ Q: Final = JobState
 ENDED: Final = frozenset((Q.SUCCEEDED, Q.DEAD, Q.CANCELLED, Q.EXPIRED))
 """The states that end a run."""
 
-FALL_DUE = Move("wait", "a job", {Q.SCHEDULED: Q.WAITING})
+FALL_DUE = Move("wait", "a job", {Q.SCHEDULED: Q.QUEUED})
 """The moment came from which on it may be claimed."""
-CLAIM = Move("claim", "a job", {Q.WAITING: Q.LEASED, Q.LEASED: Q.LEASED})
+CLAIM = Move("claim", "a job", {Q.QUEUED: Q.RUNNING, Q.RUNNING: Q.RUNNING})
 """A consumer takes it; from LEASED only where the lease has run out."""
-RELEASE = Move("release", "a job", {Q.LEASED: Q.WAITING})
+RELEASE = Move("release", "a job", {Q.RUNNING: Q.QUEUED})
 """Its holder gives it back, to be claimed at once."""
-POSTPONE = Move("postpone", "a job", {Q.LEASED: Q.SCHEDULED})
+POSTPONE = Move("postpone", "a job", {Q.RUNNING: Q.SCHEDULED})
 """An attempt failed, and the next may begin after a rest."""
-SUCCEED = Move("succeed", "a job", {Q.LEASED: Q.SUCCEEDED})
+SUCCEED = Move("succeed", "a job", {Q.RUNNING: Q.SUCCEEDED})
 """Its holder has committed a result."""
-GIVE_UP = Move("give up", "a job", {Q.LEASED: Q.DEAD})
+GIVE_UP = Move("give up", "a job", {Q.RUNNING: Q.DEAD})
 """An attempt failed, and it was the last."""
-CANCEL = Move("cancel", "a job", {Q.SCHEDULED: Q.CANCELLED, Q.WAITING: Q.CANCELLED, Q.LEASED: Q.CANCELLED})
+CANCEL = Move("cancel", "a job", {Q.SCHEDULED: Q.CANCELLED, Q.QUEUED: Q.CANCELLED, Q.RUNNING: Q.CANCELLED})
 """Its submitter wants it no longer; from LEASED its holder makes the move, or anybody once the lease has run out."""
-EXPIRE = Move("expire", "a job", {Q.SCHEDULED: Q.EXPIRED, Q.WAITING: Q.EXPIRED, Q.LEASED: Q.EXPIRED})
+EXPIRE = Move("expire", "a job", {Q.SCHEDULED: Q.EXPIRED, Q.QUEUED: Q.EXPIRED, Q.RUNNING: Q.EXPIRED})
 """Its deadline passed; from LEASED its holder makes the move, or a claim once the lease has run out."""
-RETRY = Move("retry", "a job", {Q.DEAD: Q.WAITING, Q.CANCELLED: Q.WAITING, Q.EXPIRED: Q.WAITING})
+RETRY = Move("retry", "a job", {Q.DEAD: Q.QUEUED, Q.CANCELLED: Q.QUEUED, Q.EXPIRED: Q.QUEUED})
 """Somebody wants it run once more: the next run begins, with all its attempts."""
 
 MOVES: Final = (FALL_DUE, CLAIM, RELEASE, POSTPONE, SUCCEED, GIVE_UP, CANCEL, EXPIRE, RETRY)

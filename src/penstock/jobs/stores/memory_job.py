@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from penstock.errors import JobConflict
-from penstock.jobs.job import MOST_HISTORY, Attempt, Job, JobProblem, StoredResult
-from penstock.jobs.rules.attempts import Cause, judge
+from penstock.jobs.job import MOST_HISTORY, Attempt, AttemptError, Job, StoredResult
+from penstock.jobs.rules.attempts import FailureCause, judge
 from penstock.jobs.rules.job_states import (
     CANCEL,
     CLAIM,
@@ -41,7 +41,7 @@ from penstock.jobs.store import (
 )
 
 HELD_MOVES = {
-    JobState.WAITING: RELEASE,
+    JobState.QUEUED: RELEASE,
     JobState.SCHEDULED: POSTPONE,
     JobState.SUCCEEDED: SUCCEED,
     JobState.DEAD: GIVE_UP,
@@ -75,7 +75,7 @@ class MemoryJob:
     """Where its input is; "" in the store."""
     turn: int = 0
     """Its place in the order of claims, among those of its priority."""
-    state: JobState = JobState.WAITING
+    state: JobState = JobState.QUEUED
     run: int = 1
     first_fence: int = 0
     """The fence of the run's first attempt; 0 before it."""
@@ -95,7 +95,7 @@ class MemoryJob:
     told: JobState | None = None
     """How the holder of the newest fence told that its attempt ended; None where it has not."""
     ended: Moment | None = None
-    error: JobProblem | None = None
+    error: AttemptError | None = None
     result: StoredResult | None = None
 
     def __post_init__(self) -> None:
@@ -112,18 +112,18 @@ class MemoryJob:
             id=self.new.id,
             queue=self.queue,
             state=self.state,
-            created=self.created.wall,
+            created_at=self.created.wall,
             service=self.new.service,
-            run=self.run,
-            attempts=dict(self.attempts),
-            history=tuple(self.history),
-            ended=None if self.ended is None else self.ended.wall,
+            generation=self.run,
+            failures=dict(self.attempts),
+            attempts=tuple(self.history),
+            finished_at=None if self.ended is None else self.ended.wall,
             priority=self.new.priority,
-            not_before=None if self.due is None else self.due.wall,
-            deadline=self.deadline,
+            scheduled_at=None if self.due is None else self.due.wall,
+            expires_at=self.deadline,
             error=self.error,
             input_url=self.new.input_url,
-            output=self.new.output,
+            output_url=self.new.output,
         )
 
     # -- what time does ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class MemoryJob:
             self.state = FALL_DUE[self.state]
             self.waits_since = self.due.now
             self.due = None
-        if self.state in (JobState.SCHEDULED, JobState.WAITING) and self.deadline_passed(at):
+        if self.state in (JobState.SCHEDULED, JobState.QUEUED) and self.deadline_passed(at):
             self._end_run(EXPIRE[self.state], at)
 
     def deadline_passed(self, at: Moment) -> bool:
@@ -143,7 +143,7 @@ class MemoryJob:
 
     def lease_ran_out(self, at: Moment) -> bool:
         """Whether it is leased, and its holder has not renewed the lease in time."""
-        return self.state is JobState.LEASED and at.now >= self.lease_ends
+        return self.state is JobState.RUNNING and at.now >= self.lease_ends
 
     # -- what its submitter does ------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class MemoryJob:
             return
         if self.state in ENDED:
             raise JobConflict(f"job {self.new.id} cannot be cancelled: it is {self.state} already")
-        if self.state is JobState.LEASED and not self.lease_ran_out(at):
+        if self.state is JobState.RUNNING and not self.lease_ran_out(at):
             self.to_be_cancelled = True
             return
         self._end_run(CANCEL[self.state], at)
@@ -181,18 +181,18 @@ class MemoryJob:
         elif self.deadline_passed(at):
             self._end_run(EXPIRE[self.state], at)
         else:
-            judgement = judge(self.attempts, Cause.LOST, alone=self.alone, backoff=0.0, draw=0.0)
-            self._count(Cause.LOST)
+            judgement = judge(self.attempts, FailureCause.LEASE_EXPIRED, alone=self.alone, backoff=0.0, draw=0.0)
+            self._count(FailureCause.LEASE_EXPIRED)
             self.error = LEASE_RAN_OUT
             self.alone = True
             if judgement.dead:
                 self._end_run(GIVE_UP[self.state], at)
             else:
-                self._end_attempt(Cause.LOST, at)
+                self._end_attempt(FailureCause.LEASE_EXPIRED, at)
 
     def stays_with(self, holder: str, given_up: Collection[Hold]) -> bool:
         """Whether a claim by `holder` renews the lease that ran out."""
-        held = self.history[-1].holder == holder and Hold(self.new.id, self.fence) not in given_up
+        held = self.history[-1].consumer_id == holder and Hold(self.new.id, self.fence) not in given_up
         return held and not self.to_be_cancelled
 
     def claim(self, holder: str, lease: float, at: Moment) -> ClaimedJob:
@@ -201,7 +201,9 @@ class MemoryJob:
         self.fence += 1
         self.first_fence = self.first_fence or self.fence
         self.told = None
-        self.history.append(Attempt(run=self.run, fence=self.fence, holder=holder, claimed=at.wall))
+        self.history.append(
+            Attempt(generation=self.run, fencing_token=self.fence, consumer_id=holder, started_at=at.wall)
+        )
         del self.history[:-MOST_HISTORY]
         return self.claim_again(lease, at)
 
@@ -234,7 +236,7 @@ class MemoryJob:
 
     def is_held_by(self, fence: int) -> bool:
         """Whether the attempt `fence` still goes on."""
-        return self.state is JobState.LEASED and fence == self.fence
+        return self.state is JobState.RUNNING and fence == self.fence
 
     def end(self, end: AttemptEnd, at: Moment) -> Answer:
         """End its attempt as the holder tells."""
@@ -245,7 +247,7 @@ class MemoryJob:
         if end.cause is not None and end.counts:
             self._count(end.cause)
         if end.transfers:
-            self._count(Cause.TRANSFER, end.transfers)
+            self._count(FailureCause.TRANSFER, end.transfers)
         self.alone = self.alone or end.alone
         self.error = end.problem or self.error
         goes_back = end.to not in ENDED
@@ -260,17 +262,19 @@ class MemoryJob:
             self.due = Moment(at.now + end.rest, at.wall + end.rest)
         return Answer.OK
 
-    def _count(self, cause: Cause, n: int = 1) -> None:
+    def _count(self, cause: FailureCause, n: int = 1) -> None:
         self.attempts[cause] = self.attempts.get(cause, 0) + n
 
     def _end_attempt(self, cause: str, at: Moment) -> None:
         last = self.history[-1]
-        self.history[-1] = Attempt(last.run, last.fence, last.holder, last.claimed, at.wall, cause)
+        self.history[-1] = Attempt(
+            last.generation, last.fencing_token, last.consumer_id, last.started_at, at.wall, cause
+        )
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _end_run(self, state: JobState, at: Moment, end: AttemptEnd | None = None) -> None:
-        if self.state is JobState.LEASED:
+        if self.state is JobState.RUNNING:
             self._end_attempt(state, at)
         self.state = state
         self.ended = at

@@ -1,4 +1,4 @@
-"""Keep jobs in the memory of this process: for tests, and for `penstock work` with its own HTTP server.
+"""Keep jobs in the memory of this process: for tests, and for `penstock consume` with its own HTTP server.
 
 It is the plainest store that keeps the contract of `jobs.store`: one lock, dicts, and a look at every job for most
 questions that people ask.  A claim looks at no more jobs than it takes, however many wait.  Other stores are compared
@@ -25,7 +25,7 @@ from penstock.jobs.store import Answer, AttemptEnd, ClaimedJob, Delivery, Hold, 
 from penstock.jobs.stores.memory_job import MemoryJob, Moment
 from penstock.jobs.stores.urls import StoreUrl
 
-WAITS: Final = frozenset((JobState.SCHEDULED, JobState.WAITING))
+WAITS: Final = frozenset((JobState.SCHEDULED, JobState.QUEUED))
 MOST_LEFT_OVER: Final = 64
 
 
@@ -80,7 +80,7 @@ class JobHeap:
 
 def _rank(job: MemoryJob) -> tuple[int, int] | None:
     """The key of what may be claimed: the smallest comes first."""
-    open_ = job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed)
+    open_ = job.state is JobState.QUEUED or (job.state is JobState.RUNNING and job.lapsed)
     return (-job.new.priority, job.turn) if open_ and not job.forgotten else None
 
 
@@ -94,7 +94,7 @@ def _deadline(job: MemoryJob) -> float | None:
 
 
 def _lease_end(job: MemoryJob) -> float | None:
-    return job.lease_ends if job.state is JobState.LEASED and not job.lapsed and not job.forgotten else None
+    return job.lease_ends if job.state is JobState.RUNNING and not job.lapsed and not job.forgotten else None
 
 
 class MemoryStore:
@@ -171,9 +171,9 @@ class MemoryStore:
             self._waiting_bytes -= self._waits.pop(job.seq)
         if job.state is JobState.SCHEDULED:
             self._scheduled.put(job)
-        elif job.state is JobState.WAITING or (job.state is JobState.LEASED and job.lapsed):
+        elif job.state is JobState.QUEUED or (job.state is JobState.RUNNING and job.lapsed):
             self._waiting.setdefault(job.new.service, {}).setdefault(job.host, JobHeap(_rank)).put(job)
-        elif job.state is JobState.LEASED:
+        elif job.state is JobState.RUNNING:
             self._leases.put(job)
 
     # -- submitters -------------------------------------------------------------------------------------------------
@@ -274,12 +274,12 @@ class MemoryStore:
 
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store`."""
-        if state is JobState.LEASED:
+        if state is JobState.RUNNING:
             raise JobConflict("leased jobs cannot be purged: cancel them first")
         with self._lock:
             at = self._at()
             self._see_time(at)
-            jobs = [job for job in self._jobs.values() if job.state is not JobState.LEASED]
+            jobs = [job for job in self._jobs.values() if job.state is not JobState.RUNNING]
             old = [job for job in jobs if state in (None, job.state) and _age(job, at) >= older_than]
             self._forget(old)
             return len(old)
@@ -312,12 +312,12 @@ class MemoryStore:
             at = self._at()
             self._see_time(at)
             states = Counter([job.state for job in self._jobs.values()])
-            waits = [at.now - job.waits_since for job in self._jobs.values() if job.state is JobState.WAITING]
+            waits = [at.now - job.waits_since for job in self._jobs.values() if job.state is JobState.QUEUED]
             return Stats(
                 **{str(state): states[state] for state in JobState},
-                oldest_waiting=max(waits, default=0.0),
-                backlog_seconds=len(waits) * self._seconds_per_job,
-                undelivered=len(self._outbox),
+                oldest_queued_seconds=max(waits, default=0.0),
+                estimated_backlog_seconds=len(waits) * self._seconds_per_job,
+                pending_outputs=len(self._outbox),
                 paused=self._paused,
             )
 
@@ -364,8 +364,8 @@ class MemoryStore:
             if taken and size + len(job.new.body) > room.nbytes:
                 break
             lane.take()
-            stays = job.state is JobState.LEASED and job.stays_with(holder, given_up)
-            if job.state is JobState.LEASED and not stays:
+            stays = job.state is JobState.RUNNING and job.stays_with(holder, given_up)
+            if job.state is JobState.RUNNING and not stays:
                 job.lose(at)
             if job.state in ENDED:
                 self._place(job)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.jobs.job import MOST_HISTORY, Attempt, Job, JobProblem
+from penstock.jobs.job import MOST_HISTORY, Attempt, AttemptError, Job
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, ClaimedJob, Delivery, NewJob, Room
 
@@ -58,7 +58,7 @@ class SubmitOptions(msgspec.Struct, frozen=True):
 
 _record: msgspec.msgpack.Decoder[JobRecord] = msgspec.msgpack.Decoder(JobRecord)
 _spec: msgspec.msgpack.Decoder[JobSpec] = msgspec.msgpack.Decoder(JobSpec)
-_problem: msgspec.msgpack.Decoder[JobProblem] = msgspec.msgpack.Decoder(JobProblem)
+_problem: msgspec.msgpack.Decoder[AttemptError] = msgspec.msgpack.Decoder(AttemptError)
 _attempt: msgspec.msgpack.Decoder[tuple[int, int, str, float, float, str]] = msgspec.msgpack.Decoder(
     tuple[int, int, str, float, float, str]
 )
@@ -97,24 +97,24 @@ def read_shown_job(answer: Sequence[bytes], queue: str) -> tuple[int, Job]:
         attempts = [Attempt(*_attempt.decode(each)) for each in packed_attempts]
     except msgspec.MsgspecError:
         raise UnreadableJob(record.id) from None
-    if record.state is JobState.LEASED:
+    if record.state is JobState.RUNNING:
         attempts.append(Attempt(record.run, record.fence, record.holder, record.claimed))
     job = Job(
         id=record.id,
         queue=queue,
         state=record.state,
-        created=record.created,
+        created_at=record.created,
         service=record.service,
-        run=record.run,
-        attempts=record.attempts,
-        history=tuple(attempts[-MOST_HISTORY:]),
-        ended=record.ended,
+        generation=record.run,
+        failures=record.attempts,
+        attempts=tuple(attempts[-MOST_HISTORY:]),
+        finished_at=record.ended,
         priority=record.priority,
-        not_before=record.due,
-        deadline=record.deadline,
+        scheduled_at=record.due,
+        expires_at=record.deadline,
         error=problem,
         input_url=spec.input_url,
-        output=record.output,
+        output_url=record.output,
     )
     return record.seq, job
 

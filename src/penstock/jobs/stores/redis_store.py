@@ -5,7 +5,7 @@ Contract
 * A script is atomic, and does a bounded amount of work.  `purge` and `tend` may do theirs by several scripts.
 * All keys of a queue begin with ``{penstock:QUEUE}:`` and so lie in one slot of a cluster.
 * A claim whose answer was lost gets the same jobs when the same holder claims again through this store.
-* What an answer promises is as durable as the server makes it: `penstock doctor` says how it should be set up.
+* What an answer promises is as durable as the server makes it: `penstock jobs doctor` says how it should be set up.
 
 The server's clock may be set: a step back has leases and rests take longer by so much, a step forward ends them early.
 A server that was restarted may have forgotten its last second: the fences of a job make a small jump then, so that none
@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.errors import ConfigError, JobConflict, JobNotFound, StoreUnavailable
 from penstock.jobs.advice import Advice
 from penstock.jobs.job import Job, Stats, StoredResult
-from penstock.jobs.rules.attempts import MOST_ATTEMPTS, Cause
+from penstock.jobs.rules.attempts import MOST_ATTEMPTS, FailureCause
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.rules.waiting_bounds import NO_BOUNDS, WaitingBounds
 from penstock.jobs.store import (
@@ -181,9 +181,9 @@ class RedisStore:
 
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store`."""
-        if state is JobState.LEASED:
+        if state is JobState.RUNNING:
             raise JobConflict("leased jobs cannot be purged: cancel them first")
-        states = [each for each in JobState if each is not JobState.LEASED] if state is None else [state]
+        states = [each for each in JobState if each is not JobState.RUNNING] if state is None else [state]
         forgotten = 0
         while count := self._server.run("purge", older_than, _PURGED_AT_ONCE, *states):
             forgotten += count
@@ -204,9 +204,9 @@ class RedisStore:
         backlog = by_state["waiting"] * float(seconds)
         return Stats(
             **by_state,
-            oldest_waiting=float(oldest),
-            backlog_seconds=backlog,
-            undelivered=undelivered,
+            oldest_queued_seconds=float(oldest),
+            estimated_backlog_seconds=backlog,
+            pending_outputs=undelivered,
             paused=bool(paused),
         )
 
@@ -219,7 +219,7 @@ class RedisStore:
         if not any(room.jobs > 0 for room in rooms):
             return []
         token = self._unanswered.pop(holder, None) or next(self._tokens)
-        most_lost = MOST_ATTEMPTS[Cause.LOST]
+        most_lost = MOST_ATTEMPTS[FailureCause.LEASE_EXPIRED]
         wanted = records.rooms_word(rooms)
         not_own = records.encode(dict(given_up)) if given_up else b""
         try:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from penstock.hosting.host_clock import Reading
-from penstock.jobs.rules.attempts import Cause, judge
+from penstock.jobs.rules.attempts import FailureCause, judge
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import LEASE_RAN_OUT, Answer, AttemptEnd, ClaimedJob, Hold, Renewed, Room
 from penstock.jobs.stores.sqlite_endings import Endings, read_held
@@ -72,7 +72,7 @@ MOST_HOSTS: Final = 100
 _NEXT_HOST: Final = (
     "SELECT min(host) FROM jobs WHERE queue = ? AND state = 1 AND service = ? AND elsewhere = 1 AND host > ?"
 )
-_LEASED: Final = NUMBERS[JobState.LEASED]
+_LEASED: Final = NUMBERS[JobState.RUNNING]
 
 
 class _Own(NamedTuple):
@@ -132,7 +132,7 @@ def claim_jobs(
             renewals.append(((until,), each.seq))
         else:
             if each.state == _LEASED:
-                counts[Cause.LOST.value] = counts.get(Cause.LOST.value, 0) + 1
+                counts[FailureCause.LEASE_EXPIRED.value] = counts.get(FailureCause.LEASE_EXPIRED.value, 0) + 1
                 alone, problem = True, write_problem(LEASE_RAN_OUT)
             history = each.history
             if each.claimed is not None:
@@ -294,7 +294,7 @@ def _lapsed(
             end = AttemptEnd(
                 Hold(each.id, each.fence),
                 to,
-                Cause.LOST if dead else None,
+                FailureCause.LEASE_EXPIRED if dead else None,
                 counts=dead,
                 problem=LEASE_RAN_OUT if dead else None,
             )
@@ -308,5 +308,5 @@ def _end_of_lapsed(job: _Candidate, now: Reading) -> JobState | None:
         return JobState.CANCELLED
     if job.deadline is not None and job.deadline <= now.wall:
         return JobState.EXPIRED
-    lost = judge(read_counts(job.attempts), Cause.LOST, alone=bool(job.alone), backoff=0.0, draw=0.0)
+    lost = judge(read_counts(job.attempts), FailureCause.LEASE_EXPIRED, alone=bool(job.alone), backoff=0.0, draw=0.0)
     return JobState.DEAD if lost.dead else None

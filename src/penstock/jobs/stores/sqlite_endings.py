@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.hosting.host_clock import Reading
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import ENDED, JobState
 from penstock.jobs.store import Answer, AttemptEnd, wrote_nothing
 from penstock.jobs.stores.sqlite_rows import (
@@ -25,7 +25,7 @@ from penstock.jobs.stores.sqlite_rows import (
 )
 
 _SCHEDULED: Final = NUMBERS[JobState.SCHEDULED]
-_LEASED: Final = NUMBERS[JobState.LEASED]
+_LEASED: Final = NUMBERS[JobState.RUNNING]
 _SUCCEEDED: Final = NUMBERS[JobState.SUCCEEDED]
 _CANCELLED: Final = NUMBERS[JobState.CANCELLED]
 _FIRST_ENDED: Final = _LEASED + 1
@@ -96,7 +96,7 @@ class Endings:
         if end.counts and end.cause is not None:
             attempts = _counted(attempts, end.cause, 1)
         if end.transfers:
-            attempts = _counted(attempts, Cause.TRANSFER, end.transfers)
+            attempts = _counted(attempts, FailureCause.TRANSFER, end.transfers)
         if end.problem is not None:
             problem = write_problem(end.problem)
         if state == _SUCCEEDED:
@@ -147,7 +147,7 @@ class Endings:
         connection.executemany("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, ?, ?, ?, -1.0)", self._deliveries)
 
 
-def _counted(attempts: str, cause: Cause, n: int) -> str:
+def _counted(attempts: str, cause: FailureCause, n: int) -> str:
     """The text of `attempts` with `n` more of this cause."""
     counts = read_counts(attempts)
     return write_counts({**counts, cause.value: counts.get(cause.value, 0) + n})
@@ -155,7 +155,7 @@ def _counted(attempts: str, cause: Cause, n: int) -> str:
 
 def _cause(end: AttemptEnd) -> str:
     """By what an attempt ends that does not end its run."""
-    return (end.cause or Cause.RELEASED).value
+    return (end.cause or FailureCause.RELEASED).value
 
 
 def _is_repeated(cause: str | None, end: AttemptEnd) -> bool:

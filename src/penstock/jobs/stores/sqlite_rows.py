@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from penstock.jobs.job import MOST_HISTORY, Attempt, Job, JobProblem
+from penstock.jobs.job import MOST_HISTORY, Attempt, AttemptError, Job
 from penstock.jobs.rules.job_states import JobState
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ PLACES: Final = ",".join("?" * CHUNK)
 _write = msgspec.json.Encoder().encode
 _read_counts = msgspec.json.Decoder(dict[str, int]).decode
 _read_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
-_read_problem = msgspec.json.Decoder(JobProblem).decode
+_read_problem = msgspec.json.Decoder(AttemptError).decode
 
 NO_COUNTS: Final = "{}"
 
@@ -57,18 +57,18 @@ def job_of(row: Sequence[Any], queue: str) -> Job:
         id=id_,
         queue=queue,
         state=STATES[state],
-        created=created,
+        created_at=created,
         service=service,
-        run=run,
-        attempts=read_counts(attempts),
-        history=_history(history, LastClaim(*row[:6]), ended=None),
-        ended=ended,
+        generation=run,
+        failures=read_counts(attempts),
+        attempts=_history(history, LastClaim(*row[:6]), ended=None),
+        finished_at=ended,
         priority=-rank,
-        not_before=not_before,
-        deadline=deadline,
+        scheduled_at=not_before,
+        expires_at=deadline,
         error=None if problem is None else _read_problem(problem),
         input_url=input_url,
-        output=output,
+        output_url=output,
     )
 
 
@@ -88,7 +88,7 @@ def write_counts(counts: dict[str, int]) -> str:
     return _write(counts).decode() if counts else NO_COUNTS
 
 
-def write_problem(problem: JobProblem | None) -> str | None:
+def write_problem(problem: AttemptError | None) -> str | None:
     """The text of a problem."""
     return None if problem is None else _write(problem).decode()
 
@@ -125,6 +125,6 @@ def _history(older: str | None, last: LastClaim, ended: float | None) -> tuple[A
     if last.claimed is None or last.run is None or last.holder is None:
         return before
     attempt = Attempt(last.run, last.fence, last.holder, last.claimed, last.ended, last.cause or "")
-    if attempt.ended is None and ended is not None:
-        attempt = msgspec.structs.replace(attempt, ended=ended, cause="lost")
+    if attempt.finished_at is None and ended is not None:
+        attempt = msgspec.structs.replace(attempt, finished_at=ended, cause="lost")
     return (*before, attempt)[-MOST_HISTORY:]

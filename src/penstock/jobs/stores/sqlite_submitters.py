@@ -96,7 +96,7 @@ def cancel_job(connection: sqlite3.Connection, queue: int, name: str, job_id: st
     job = _need(connection, queue, name, job_id)
     if job.state is JobState.CANCELLED:
         return job
-    if job.has_ended:
+    if job.is_finished:
         raise JobConflict(f"job {job_id} cannot be cancelled: it is {job.state.value} already")
     held = "queue = ? AND id = ? AND state = 2 AND lease_until > ?"
     changed = connection.execute(
@@ -117,7 +117,7 @@ def retry_job(connection: sqlite3.Connection, queue: int, name: str, job_id: str
     """See `Store.retry`."""
     catch_up(connection, queue, now)
     job = _need(connection, queue, name, job_id)
-    if not job.has_ended or job.state is JobState.SUCCEEDED:
+    if not job.is_finished or job.state is JobState.SUCCEEDED:
         raise JobConflict(
             f"job {job_id} cannot be retried: it is {job.state.value}; only dead, cancelled and expired jobs can"
         )
@@ -159,9 +159,9 @@ def count_jobs(connection: sqlite3.Connection, queue: int, now: Reading) -> Stat
     (left,) = connection.execute("SELECT count(*) FROM deliveries WHERE queue = ?", (queue,)).fetchone()
     return Stats(
         **counts,
-        oldest_waiting=0.0 if since is None else max(0.0, now.wall - since),
-        backlog_seconds=counts["waiting"] * seconds,
-        undelivered=left,
+        oldest_queued_seconds=0.0 if since is None else max(0.0, now.wall - since),
+        estimated_backlog_seconds=counts["waiting"] * seconds,
+        pending_outputs=left,
         paused=bool(paused),
     )
 
@@ -242,7 +242,7 @@ def _row(seq: int, queue: int, job: NewJob, fence: int, now: Reading) -> tuple[A
     return (
         seq,
         queue,
-        NUMBERS[JobState.SCHEDULED if later else JobState.WAITING],
+        NUMBERS[JobState.SCHEDULED if later else JobState.QUEUED],
         job.service,
         -job.priority,
         now.wall,

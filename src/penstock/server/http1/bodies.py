@@ -29,7 +29,7 @@ _MAX_CHUNK_LINE_BYTES = 1024  # extensions may follow the size; they are read an
 class ChunkedBody:
     """Takes a chunked body apart: `feed` until `done`; the bytes gather in `body`.
 
-    The body may grow to `max_body` bytes, and the trailers, which are dropped, to `max_header`.
+    The body may grow to `max_body_bytes` bytes, and the trailers, which are dropped, to `max_header_bytes`.
     """
 
     __slots__ = ("_line", "_max_body", "_max_header", "_missing", "_trailing", "_trailing_bytes", "body", "done")
@@ -92,7 +92,7 @@ class ChunkedBody:
 
     def _too_long(self) -> RequestRefused:
         if self._trailing:
-            return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes (max_header)")
+            return RequestRefused(431, f"the trailers are longer than {self._max_header} bytes (max_header_bytes)")
         return RequestRefused(400, f"a chunk size line is longer than {_MAX_CHUNK_LINE_BYTES} bytes")
 
     def _start_chunk(self, line: bytes) -> None:
@@ -103,7 +103,7 @@ class ChunkedBody:
         if size == 0:
             self._trailing = True
         elif len(self.body) + size > self._max_body:
-            raise RequestRefused(413, f"the request body is larger than {self._max_body} bytes (max_body)")
+            raise RequestRefused(413, f"the request body is larger than {self._max_body} bytes (max_body_bytes)")
         else:
             self._missing = size + 2
 

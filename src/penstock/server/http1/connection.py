@@ -135,8 +135,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._app = connections.app
-        self._max_header = connections.options.max_header
-        self._max_body = connections.options.max_body
+        self._max_header = connections.options.max_header_bytes
+        self._max_body = connections.options.max_body_bytes
         self._now = connections.clock.now
         self._transport: asyncio.Transport | None = None
         self.peer = ""
@@ -293,7 +293,7 @@ class Connection(asyncio.Protocol):
         if refusal is None and (head.objection is not None or length > self._max_body):
             status, detail = head.objection or (
                 413,
-                f"the request body is larger than {self._max_body} bytes (max_body)",
+                f"the request body is larger than {self._max_body} bytes (max_body_bytes)",
             )
             refusal = self._app.refuse(status, detail, exchange)
         if refusal is not None:

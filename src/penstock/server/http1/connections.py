@@ -31,7 +31,7 @@ It is enough for the requests that a client which waits for answers pipelines, a
 
 
 AGE_SPREAD: Final = 0.1
-"""The share of `connection_age` by which connections end sooner or later: those that came together end apart."""
+"""The share of `max_connection_age` by which connections end sooner or later: those that came together end apart."""
 
 
 class Entry(IntEnum):
@@ -59,7 +59,7 @@ class OpenConnection(Guest, Protocol):
         """Use what it kept when its last turn was over."""
 
     def overdue_bytes(self, now: float) -> int:
-        """The bytes of its finished answers that were ready `unread_timeout` ago, where too many are held."""
+        """The bytes of its finished answers that were ready `write_timeout` ago, where too many are held."""
 
     def end_soon(self) -> None:
         """End with the next answer behind which nothing has come."""
@@ -103,7 +103,7 @@ class Connections:
         self.options = options
         self.clock = clock
         self.limits = TimeLimits(options)
-        self.persistent = options.keep_alive > 0
+        self.persistent = options.keepalive_timeout > 0
         self.probes = PROBES if options.health_path is None else PROBES | {options.health_path.encode()}
         """The paths that are answered also to a connection in excess."""
         self.heads = HeadReader(options)
@@ -120,7 +120,7 @@ class Connections:
         self.draining = False
         self._ending = False
         """Whether each connection ends with its next answer."""
-        self._age = options.connection_age
+        self._age = options.max_connection_age
         self._draw = draw
         self._resting: deque[OpenConnection] = deque()
         """Those that wait for their next turn, in their order."""

@@ -7,7 +7,7 @@ Contract
   than HTTP, a `Transfer-Encoding` other than exactly `chunked`, any `Transfer-Encoding` in HTTP/1.0, a missing or
   repeated `Host`, one that is no host and port, and lengths of more than `MAX_LENGTH_DIGITS` digits.  (`bodies.py` does
   the same for chunks, without llhttp.)
-* llhttp only ever sees a head that is complete and within `max_header`: an endless one would cost it quadratic time.
+* llhttp only ever sees a head that is complete and within `max_header_bytes`: an endless one would cost it quadratic time.
 * The verdict does not depend on how the bytes were divided into pieces.
 * A head seen before is not parsed again: a client that keeps its connection repeats its head to the byte.
 """
@@ -77,8 +77,8 @@ class HeadReader:
     """Makes `Head`s of complete heads.  One serves every connection of a listener."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._max_header = options.max_header
-        self._max_target = options.max_target
+        self._max_header = options.max_header_bytes
+        self._max_target = options.max_target_bytes
         self._max_fields = options.max_header_fields
         self._cache: dict[bytes, Head] = {}
         self._fields: list[tuple[bytes, bytes]] = []
@@ -113,8 +113,8 @@ class HeadReader:
         line = start.split(b"\r\n", 1)[0]
         target = line.split(b" ", 2)[1:2]
         if target and len(target[0]) > self._max_target:
-            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target)")
-        raise RequestRefused(431, f"the request head is longer than {self._max_header} bytes (max_header)")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target_bytes)")
+        raise RequestRefused(431, f"the request head is longer than {self._max_header} bytes (max_header_bytes)")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by llhttp for each field."""
@@ -136,7 +136,7 @@ class HeadReader:
         if version not in (b"1.1", b"1.0"):
             raise RequestRefused(505, "only HTTP/1.1 and HTTP/1.0 are supported")
         if len(target) > self._max_target:
-            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target)")
+            raise RequestRefused(414, f"the request target is longer than {self._max_target} bytes (max_target_bytes)")
         if len(self._fields) > self._max_fields:
             raise RequestRefused(431, f"the request has more than {self._max_fields} headers (max_header_fields)")
         if method == b"CONNECT":

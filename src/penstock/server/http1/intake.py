@@ -38,8 +38,8 @@ class BodyIntake:
 
     def __init__(self, app: Application, options: ServerOptions) -> None:
         self._app = app
-        self._max_body = options.max_body
-        self._max_header = options.max_header
+        self._max_body = options.max_body_bytes
+        self._max_header = options.max_header_bytes
         self._chunked: ChunkedBody | None = None
         self._sized: ArrivingBody | None = None
         """The body in arrival is one of these two, or neither."""

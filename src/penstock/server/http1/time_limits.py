@@ -19,8 +19,8 @@ class TimeLimits:
     def __init__(self, options: ServerOptions) -> None:
         self._head = options.header_timeout
         self._body = options.body_timeout
-        self._keep_alive = options.keep_alive
-        self.unread = options.unread_timeout
+        self._keep_alive = options.keepalive_timeout
+        self.unread = options.write_timeout
 
     def end_idle(self, state: ConnectionState, fresh: bool, idle: float, silent: float) -> bool:
         """Whether a connection ends on which no answer is owed and nothing is asked.

@@ -2,7 +2,7 @@
 
 Contract
 --------
-* A client counts as gone when it takes hardly anything for `unread_timeout`.
+* A client counts as gone when it takes hardly anything for `write_timeout`.
 * While more bytes of answers are held than may be, each answer has that long in all, from when it was ready.
 """
 
@@ -15,7 +15,7 @@ from penstock.core.payload import Buffer, payload_size
 from penstock.server.application import Application, HttpRequest
 
 PROGRESS_BYTES: Final = 64 * 1024
-"""A client that takes this much of its answers within `unread_timeout`, or all of them, is slow but not gone.
+"""A client that takes this much of its answers within `write_timeout`, or all of them, is slow but not gone.
 
 What it takes is seen when the kernel takes more from the transport, which it does in steps: once a third of the send
 buffer is free.  The steps are 128 to 200 KiB on loopback, and grow with the buffer.  So a smaller number here would

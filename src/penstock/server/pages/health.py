@@ -38,7 +38,7 @@ _WORDS: dict[State, bytes] = {
 
 
 class Health:
-    """Answers these questions for a set of services; with `busy_is_unready` a full service takes no traffic."""
+    """Answers these questions for a set of services; with `unready_when_full` a full service takes no traffic."""
 
     def __init__(
         self, services: Sequence[Servable], problems: Problems, clock: Clock, *, busy_is_unready: bool = False

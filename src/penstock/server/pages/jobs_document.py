@@ -106,7 +106,7 @@ def types(parameters: Parameters) -> dict[str, type]:
 
 
 def operations(max_inline: int) -> dict[tuple[str, str], Json]:
-    """The operation objects of `/jobs`, by method and path; inputs have at most `max_inline` bytes."""
+    """The operation objects of `/jobs`, by method and path; inputs have at most `max_inline_bytes` bytes."""
     body = {
         "description": (
             f"The input, as for `/predict`, of at most {max_inline} bytes; leave it empty with `input_url`."

@@ -71,7 +71,7 @@ class TrafficCollector(Collector):
             "Requests completed, by route and status. 499: the client disconnected before the "
             "response. 503 and 429 are rejections under load or while not ready, 500 faults of the "
             "service, 504 deadlines that passed while an item ran; the options overload_status, "
-            "expired_status and late_status change some of them.",
+            "queue_timeout_status and run_timeout_status change some of them.",
             labels=("service", "route", "status"),
         )
         seconds = HistogramMetricFamily(

@@ -189,8 +189,12 @@ def openapi(
 def _refusals(services: Sequence[Servable], options: ServerOptions) -> dict[int, str]:
     """What each status means that a call may come back with.  The options choose some of them."""
     refusals = dict(_REFUSALS)
-    chosen = [(options.overload_status, _FULL), (options.expired_status, _EXPIRED), (options.late_status, _LATE)]
-    if any(service.options.tenants is not None for service in services):
+    chosen = [
+        (options.overload_status, _FULL),
+        (options.queue_timeout_status, _EXPIRED),
+        (options.run_timeout_status, _LATE),
+    ]
+    if any(service.options.tenants_file is not None for service in services):
         chosen.append((429, _QUOTA))
     for status, words in chosen:
         refusals[status] = f"{refusals[status]} {words}" if status in refusals else words

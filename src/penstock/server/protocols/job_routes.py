@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from penstock.errors import ConfigError, JobTooLarge, PenstockError
+from penstock.errors import ConfigError, InputTooLarge, PenstockError
 from penstock.server.application import HttpRequest, Response
 from penstock.server.auth import has_key
 from penstock.server.cors import Cors
@@ -45,7 +45,7 @@ def job_routes(port: JobsPort, problems: Problems, cors: Cors | None = None) -> 
     calls = JobCalls(port, problems, cors)
     routes: list[Route] = []
     for (method, path), told in operations(port.max_inline).items():
-        bound: dict[str, Any] = {"max_body": port.max_inline, "too_large": calls.too_large}
+        bound: dict[str, Any] = {"max_body_bytes": port.max_inline, "too_large": calls.too_large}
         route = LaterRoute(
             method,
             path,
@@ -86,10 +86,10 @@ class JobCalls:
     def too_large(self, request: HttpRequest) -> Response:
         """The refusal of an input that is too large."""
         detail = (
-            f"The input is larger than {self._port.max_inline} bytes (max_inline): write it to a file "
+            f"The input is larger than {self._port.max_inline} bytes (max_inline_bytes): write it to a file "
             "or a bucket, and submit its input_url."
         )
-        return self._problems.job_answer(JobTooLarge(detail), request)
+        return self._problems.job_answer(InputTooLarge(detail), request)
 
     # -- heads --------------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class JobCalls:
     def _is_from_elsewhere(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a browser sends this for a page of another site, which its user need not know of.
 
-        It asks for no leave before it sends a POST without a body, and gets it for the rest where `cors_origin` is
+        It asks for no leave before it sends a POST without a body, and gets it for the rest where `cors_allow_origin` is
         ``*``.  A page that names a key was given one, and one whose origin is named is known.
         """
         if headers.get(b"sec-fetch-site") != b"cross-site" or has_key(headers):

@@ -191,7 +191,7 @@ class ServiceRoute(Route):
         self._external = service.stages[-1].external is not None
         self._timeout = service.options.timeout
         self._lane = self.lane  # an attribute of the class is looked up by name, also once compiled
-        self._max_body = options.max_body
+        self._max_body = options.max_body_bytes
         self._formats: dict[tuple[bytes | None, bytes | None], Formats] = {}
         """What was negotiated for a pair of Content-Type and Accept."""
 

@@ -14,27 +14,27 @@ from typing import Any, Final, TypeAlias
 from penstock.errors import ConfigError
 from penstock.training.rules.json_text import json_text
 from penstock.training.rules.task_rules import KINDS, task_name
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.task_store import RunPlan
 
-PlanTexts: TypeAlias = Mapping[TaskKind, Sequence[str]]
+PlanTexts: TypeAlias = Mapping[Phase, Sequence[str]]
 """The JSON of each payload, by kind and place."""
 
 SAVE_PAYLOAD: Final = "null"
 LONGEST_SHOWN: Final = 80
 
 
-def plan_texts(plan: RunPlan) -> dict[TaskKind, list[str]]:
+def plan_texts(plan: RunPlan) -> dict[Phase, list[str]]:
     """The JSON of every task, that of saving too where the run publishes.
 
     Raises:
         ConfigError: a payload does not come out of JSON as it went in.
     """
-    texts: dict[TaskKind, list[str]] = {}
+    texts: dict[Phase, list[str]] = {}
     for kind in KINDS[:-1]:
         payloads = plan.tasks.get(kind, ())
         texts[kind] = [_payload_text(payload, kind, place) for place, payload in enumerate(payloads)]
-    texts[TaskKind.SAVE] = [] if plan.publish_to is None else [SAVE_PAYLOAD]
+    texts[Phase.SAVE] = [] if plan.publish_to is None else [SAVE_PAYLOAD]
     return texts
 
 
@@ -54,7 +54,7 @@ def plan_difference(
     return None
 
 
-def _payload_text(payload: Any, kind: TaskKind, place: int) -> str:
+def _payload_text(payload: Any, kind: Phase, place: int) -> str:
     what = f"the payload of task {task_name(kind, place)}"
     text = json_text(payload, what)
     read = json.loads(text)

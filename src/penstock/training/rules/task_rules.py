@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.training.rules.task_states import CLAIM, FINISH, GIVE_BACK, GIVE_UP, RETRY, TaskKind, TaskState
+from penstock.training.rules.task_states import CLAIM, FINISH, GIVE_BACK, GIVE_UP, RETRY, Phase, TaskState
 from penstock.training.task_store import Blocked, Failed, Ready, TaskEntry
 
-KINDS: Final = tuple(TaskKind)
+KINDS: Final = tuple(Phase)
 """The kinds in the order in which they are worked on; that of saving is the last."""
 
 
@@ -41,9 +41,9 @@ class Worker(NamedTuple):
 class TaskRecord(NamedTuple):
     """What is kept of a task, but for its payload and its result."""
 
-    kind: TaskKind
+    kind: Phase
     place: int
-    state: TaskState = TaskState.WAITING
+    state: TaskState = TaskState.QUEUED
     fence: int = 0
     attempts: int = 0
     """How many have failed since the plan, or since the last retry."""
@@ -66,7 +66,7 @@ class Situation(NamedTuple):
 
     failed: Failed | None
     """The failure that is told, where the run has failed."""
-    left: Mapping[TaskKind, int]
+    left: Mapping[Phase, int]
     """How many tasks of each kind are not done."""
     first: TaskRecord | None
     """Of the kind that is being worked on, the first task by its place that `may_be_claimed`."""
@@ -91,9 +91,9 @@ class GiveUp(NamedTuple):
 Decision: TypeAlias = Take | GiveUp | Ready | Failed | Blocked
 
 
-def task_name(kind: TaskKind, place: int) -> str:
+def task_name(kind: Phase, place: int) -> str:
     """As "train 3", for people.  There is one save task, so it has no number."""
-    return kind.value if kind is TaskKind.SAVE else f"{kind.value} {place}"
+    return kind.value if kind is Phase.SAVE else f"{kind.value} {place}"
 
 
 def failure_of(task: TaskRecord) -> Failed:
@@ -101,24 +101,24 @@ def failure_of(task: TaskRecord) -> Failed:
     return Failed(task_name(task.kind, task.place), task.trouble)
 
 
-def current_kind(left: Mapping[TaskKind, int]) -> TaskKind | None:
+def current_kind(left: Mapping[Phase, int]) -> Phase | None:
     """The kind that is being worked on; None where everything is done."""
     return next((kind for kind in KINDS if left.get(kind, 0)), None)
 
 
 def has_run_out(task: TaskRecord, now: HostTime) -> bool:
     """Whether the task is leased, and its lease no longer keeps others from it."""
-    return task.state is TaskState.LEASED and _seconds_left(task, now) <= 0
+    return task.state is TaskState.RUNNING and _seconds_left(task, now) <= 0
 
 
 def may_be_claimed(task: TaskRecord, now: HostTime) -> bool:
     """Whether the task waits for a worker, or has lost its own."""
-    return task.state is TaskState.WAITING or has_run_out(task, now)
+    return task.state is TaskState.QUEUED or has_run_out(task, now)
 
 
 def fence_counts(task: TaskRecord | None, fence: int) -> bool:
     """Whether who claimed the task with this fence is still its holder.  None is a task that is not in the plan."""
-    return task is not None and task.state is TaskState.LEASED and task.fence == fence
+    return task is not None and task.state is TaskState.RUNNING and task.fence == fence
 
 
 def was_finished(task: TaskRecord | None, fence: int) -> bool:
@@ -127,7 +127,7 @@ def was_finished(task: TaskRecord | None, fence: int) -> bool:
 
 
 def decide_claim(
-    situation: Situation, kinds: Collection[TaskKind], attempts: int, lease: float, worker: Worker, now: HostTime
+    situation: Situation, kinds: Collection[Phase], attempts: int, lease: float, worker: Worker, now: HostTime
 ) -> Decision:
     """What somebody gets who asks for a task of one of `kinds`.
 
@@ -188,7 +188,7 @@ def retried(task: TaskRecord, now: HostTime) -> TaskRecord:
 def entry_of(task: TaskRecord, now: HostTime) -> TaskEntry:
     """What is shown of the task."""
     held = lease_left = None
-    if task.state is TaskState.LEASED:
+    if task.state is TaskState.RUNNING:
         lease_left = _seconds_left(task, now)
         if task.since is not None and task.boot_id == now.boot_id:
             held = now.boottime - task.since

@@ -8,7 +8,7 @@ from typing import Final
 from penstock.core.moves import Move
 
 
-class TaskKind(StrEnum):
+class Phase(StrEnum):
     """What a task is for.  A kind starts when all tasks of those before it are done."""
 
     TRAIN = "train"
@@ -20,9 +20,9 @@ class TaskKind(StrEnum):
 class TaskState(StrEnum):
     """Where a task is in its life, by the names that users see."""
 
-    WAITING = "waiting"
+    QUEUED = "waiting"
     """It may be claimed once its kind has started."""
-    LEASED = "leased"
+    RUNNING = "leased"
     """A worker has claimed it."""
     DONE = "done"
     """Its function has returned."""
@@ -30,15 +30,15 @@ class TaskState(StrEnum):
     """It used up its attempts, and with it the run has failed."""
 
 
-CLAIM: Final = Move("claim", "a task", {TaskState.WAITING: TaskState.LEASED, TaskState.LEASED: TaskState.LEASED})
+CLAIM: Final = Move("claim", "a task", {TaskState.QUEUED: TaskState.RUNNING, TaskState.RUNNING: TaskState.RUNNING})
 """A worker takes it; from LEASED only where the lease has run out."""
-FINISH: Final = Move("finish", "a task", {TaskState.LEASED: TaskState.DONE})
+FINISH: Final = Move("finish", "a task", {TaskState.RUNNING: TaskState.DONE})
 """Its function returned."""
-GIVE_BACK: Final = Move("give back", "a task", {TaskState.LEASED: TaskState.WAITING})
+GIVE_BACK: Final = Move("give back", "a task", {TaskState.RUNNING: TaskState.QUEUED})
 """Its function raised, and attempts are left; or its worker was interrupted."""
-GIVE_UP: Final = Move("give up", "a task", {TaskState.LEASED: TaskState.FAILED})
+GIVE_UP: Final = Move("give up", "a task", {TaskState.RUNNING: TaskState.FAILED})
 """The last attempt failed, or the lease of the last attempt ran out."""
-RETRY: Final = Move("retry", "a task", {TaskState.FAILED: TaskState.WAITING})
+RETRY: Final = Move("retry", "a task", {TaskState.FAILED: TaskState.QUEUED})
 """Somebody wants the failed run to go on: the task has all its attempts again."""
 
 MOVES: Final = (CLAIM, FINISH, GIVE_BACK, GIVE_UP, RETRY)

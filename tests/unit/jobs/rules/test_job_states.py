@@ -8,7 +8,7 @@ def test_a_run_that_has_ended_moves_no_more_but_by_a_retry():
     for move in MOVES:
         for state in ENDED:
             if move is RETRY and state is not JobState.SUCCEEDED:
-                assert move[state] is JobState.WAITING
+                assert move[state] is JobState.QUEUED
             else:
                 with pytest.raises(IllegalMove):
                     move[state]
@@ -39,7 +39,7 @@ def test_only_a_claim_leads_to_a_lease():
     for move in MOVES:
         for state in JobState:
             try:
-                if move[state] is JobState.LEASED:
+                if move[state] is JobState.RUNNING:
                     leading.add(move)
             except IllegalMove:
                 pass

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.jobs.rules.attempts import Cause
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, NewJob, Room, Store
 from penstock.jobs.stores import memory_store
@@ -45,7 +45,7 @@ def test_the_time_is_told_by_the_functions_given():
     times = {"now": 5.0, "wall": 1000.0}
     store: Store = MemoryStore(now=lambda: times["now"], wall=lambda: times["wall"])
     (job,) = store.submit([NewJob("a", delay=2.0)])
-    assert (job.state, job.created, job.not_before) == (JobState.SCHEDULED, 1000.0, 1002.0)
+    assert (job.state, job.created_at, job.scheduled_at) == (JobState.SCHEDULED, 1000.0, 1002.0)
     times["now"] = 6.99
     assert store.claim("h", lease=30.0, rooms=[Room(("",), 1, 100)]) == []
     times["now"] = 7.0
@@ -128,13 +128,13 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
             found = [
                 job
                 for job in jobs
-                if job.service in ("", *services) and (job.state is JobState.WAITING or job.id in lapsed)
+                if job.service in ("", *services) and (job.state is JobState.QUEUED or job.id in lapsed)
             ]
             found.sort(key=lambda job: (-job.priority, turns.index(job.id)))
             holder = draw.choice("hi")
-            others = [job for job in found if job.id in lapsed and job.history[-1].holder != holder]
-            ended = [job.id for job in others if (job.deadline or times[0] + 1) <= times[0]]
-            ended += [job.id for job in others if job.attempts.get("lost", 0) == 4]
+            others = [job for job in found if job.id in lapsed and job.attempts[-1].consumer_id != holder]
+            ended = [job.id for job in others if (job.expires_at or times[0] + 1) <= times[0]]
+            ended += [job.id for job in others if job.failures.get("lost", 0) == 4]
             limit, lease = draw.randrange(1, 4), draw.choice((1.0, 3.0, 30.0))
             at_hosts = {"https://x": draw.randrange(3)}
             rooms = [
@@ -156,8 +156,8 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
             held.update({job.id: (job.hold, times[0] + lease) for job in claimed})
         elif what == 4 and held:
             hold, _ = draw.choice(list(held.values()))
-            to = draw.choice((JobState.WAITING, JobState.SCHEDULED, JobState.SUCCEEDED, JobState.DEAD))
-            cause = Cause.RELEASED if to is JobState.WAITING else None
+            to = draw.choice((JobState.QUEUED, JobState.SCHEDULED, JobState.SUCCEEDED, JobState.DEAD))
+            cause = FailureCause.RELEASED if to is JobState.QUEUED else None
             if store.end_attempts([AttemptEnd(hold, to, cause=cause, rest=2.0)]) == ["ok"] and to is JobState.SCHEDULED:
                 turns.remove(hold.job_id)
                 turns.append(hold.job_id)
@@ -168,12 +168,12 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
                 held[hold.job_id] = (hold, times[0] + lease)
         elif what == 6 and some and some not in held:
             (job,) = store.get([some])
-            if not job.has_ended:
+            if not job.is_finished:
                 store.cancel(some)
             elif job.state is not JobState.SUCCEEDED:
                 store.retry(some)
         elif what == 7 and draw.random() < 0.1:
-            store.purge(draw.choice((JobState.CANCELLED, JobState.WAITING, JobState.SUCCEEDED)), 0.0)
-        leased = {job.id for job in store.list_jobs(JobState.LEASED, 10**6, None)}
+            store.purge(draw.choice((JobState.CANCELLED, JobState.QUEUED, JobState.SUCCEEDED)), 0.0)
+        leased = {job.id for job in store.list_jobs(JobState.RUNNING, 10**6, None)}
         held = {job_id: each for job_id, each in held.items() if job_id in leased}
     assert claims > 50

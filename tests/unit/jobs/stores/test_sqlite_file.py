@@ -332,7 +332,7 @@ def test_many_jobs_are_forgotten_in_smaller_parts_where_the_disk_is_full(store, 
         return forget(connection, limit=limit, **how)
 
     monkeypatch.setattr(sqlite_submitters, "forget_jobs", forget_few)
-    assert store.purge(JobState.WAITING, 0.0) == 20
+    assert store.purge(JobState.QUEUED, 0.0) == 20
     assert asked == [1000, 125, 15, 15]
 
 

@@ -94,7 +94,7 @@ def test_after_a_wall_clock_was_set_back_all_can_be_purged(store, clocks):
     succeed(store, claim(store, limit=1))
     clocks.wall -= HOUR
     assert store.purge(None, 1) == 0
-    assert store.stats().oldest_waiting == 0
+    assert store.stats().oldest_queued_seconds == 0
     assert store.purge(None, 0) == 2
 
 
@@ -138,7 +138,7 @@ def test_queues_in_one_file_know_nothing_of_each_other(open_store):
     (job,) = claim(one)
     assert two.renew([job.hold], 30) == [Renewed(Answer.LOST)]
     assert succeed(two, [job]) == [Answer.LOST]
-    assert (one.stats().leased, two.stats().waiting, two.stats().leased) == (1, 1, 0)
+    assert (one.stats().running, two.stats().waiting, two.stats().running) == (1, 1, 0)
     assert two.purge(None, 0) == 1
     assert states(one, "same") == ["leased"]
 

@@ -11,7 +11,7 @@ from penstock.codec.example import Example
 from penstock.codec.formats import Codec
 from penstock.core.state import State
 from penstock.errors import NotReady, Overloaded, StageFailed
-from penstock.runtime.external_spec import external
+from penstock.runtime.external_spec import remote
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_of_several_stages_and_of_an_answer_that_cannot_be_written_any_answer_is
     ("accepts", "codec", "status"), [(("json",), Codec.JSON, 503), (("raw",), Codec.PICKLE, 200)], ids=["json", "raw"]
 )
 def test_an_answer_from_outside_is_compared_where_its_format_can_be_read(fakes, accepts, codec, status):
-    stage = external("echo", item=bytes, result=bytes, accepts=accepts, examples=[Example(b"a", b"b")])
+    stage = remote("echo", item=bytes, result=bytes, accepts=accepts, examples=[Example(b"a", b"b")])
     service = fakes.Service(examples=[1])
     service.stages = [stage]
     call = ask(fakes, fakes.app(service))

@@ -231,12 +231,18 @@ def test_what_stages_count_stands_in_one_family_whoever_counts_it(fakes, accept)
 def test_every_batch_is_explained(fakes):
     service = fakes.Service()
     counters: StageCounters = service.engine.stages[0].counters
-    counters.batches, counters.restarts, counters.recycled, counters.retried, counters.bisected = 1, 2, 3, 4, 5
-    counters.abandoned = 8
-    counters.cuts = {"full": 6, "idle": 7}
+    counters.batches, counters.restarts, counters.unhealthy_restarts, counters.retried, counters.bisected = (
+        1,
+        2,
+        3,
+        4,
+        5,
+    )
+    counters.orphan_kills = 8
+    counters.batches_closed = {"full": 6, "idle": 7}
     counters.batch_size.add(8)
-    counters.waited.add(0.003)
-    counters.computed.add(100.0)
+    counters.queue_seconds.add(0.003)
+    counters.run_seconds.add(100.0)
     found = scrape(fakes, fakes.app(service))
     for name, number in {
         "batches": 1,

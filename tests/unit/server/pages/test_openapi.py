@@ -191,8 +191,16 @@ def test_every_status_a_call_can_end_with_is_a_response(fakes, path):
     ("options", "retried", "not_retried"),
     [
         ({}, {"503"}, {"400", "408", "500", "504"}),
-        ({"overload_status": 400, "expired_status": 500, "late_status": 500}, {"400", "500", "503"}, {"408"}),
-        ({"overload_status": 429, "expired_status": 408, "late_status": 408}, {"408", "429", "503"}, {"400", "500"}),
+        (
+            {"overload_status": 400, "queue_timeout_status": 500, "run_timeout_status": 500},
+            {"400", "500", "503"},
+            {"408"},
+        ),
+        (
+            {"overload_status": 429, "queue_timeout_status": 408, "run_timeout_status": 408},
+            {"408", "429", "503"},
+            {"400", "500"},
+        ),
     ],
 )
 def test_the_statuses_are_the_ones_that_the_options_choose_with_their_headers(fakes, options, retried, not_retried):
@@ -203,7 +211,7 @@ def test_the_statuses_are_the_ones_that_the_options_choose_with_their_headers(fa
         assert ("Retry-After" in headers) is ("retry-after-ms" in headers) is (status in retried), status
     assert ("Status504" in responses) is (not options)
     if options:
-        late = responses[f"Status{options['late_status']}"]["description"]
+        late = responses[f"Status{options['run_timeout_status']}"]["description"]
         assert "while a stage ran the item" in late
         assert "before the item was started" in late
 

@@ -9,12 +9,12 @@ import pytest
 
 from penstock.errors import (
     ConfigError,
-    FormatNotTaken,
     JobConflict,
     JobFailed,
     JobNotFound,
     QueueFull,
     StoreUnavailable,
+    UnsupportedMediaType,
 )
 from penstock.jobs.job import Job
 from penstock.jobs.rules.job_states import JobState
@@ -130,7 +130,7 @@ async def test_a_query_that_is_wrong_is_refused_by_the_head(ask, method, path, w
 
 
 async def test_what_the_queue_does_not_take_is_refused_before_the_body(ask):
-    call = await ask(FakePort(check=FormatNotTaken("no such format")), "POST", "/jobs", content_type="audio/wav")
+    call = await ask(FakePort(check=UnsupportedMediaType("no such format")), "POST", "/jobs", content_type="audio/wav")
     assert (call.status, call.refused) == (415, True)
     call = await ask(FakePort(check=ConfigError("which service?")), "POST", "/jobs")
     assert (call.status, call.json["detail"]) == (400, "which service?")

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.training.rules.task_plans import plan_difference, plan_texts
-from penstock.training.rules.task_states import TaskKind
+from penstock.training.rules.task_states import Phase
 from penstock.training.task_store import RunPlan
 
-TRAIN, EVALUATE, PREDICT, SAVE = TaskKind
+TRAIN, EVALUATE, PREDICT, SAVE = Phase
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -22,7 +22,7 @@ JSON = st.recursive(
 
 
 def texts(publish_to=None, **tasks):
-    return plan_texts(RunPlan({TaskKind(kind): payloads for kind, payloads in tasks.items()}, publish_to))
+    return plan_texts(RunPlan({Phase(kind): payloads for kind, payloads in tasks.items()}, publish_to))
 
 
 @given(JSON)

@@ -27,10 +27,10 @@ from penstock.training.rules.task_rules import (
     task_name,
     was_finished,
 )
-from penstock.training.rules.task_states import TaskKind, TaskState
+from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import Blocked, Failed, Ready
 
-TRAIN, EVALUATE, PREDICT, SAVE = TaskKind
+TRAIN, EVALUATE, PREDICT, SAVE = Phase
 WAITING, LEASED, DONE, FAILED = TaskState
 NOW = HostTime(wall=1000.0, boottime=50.0, boot_id="this boot")
 ME = Worker(12, "me")
@@ -149,7 +149,7 @@ def test_who_has_no_function_for_the_kind_hears_whether_others_could_claim():
 
 
 def test_where_all_tasks_of_the_kind_are_held_nothing_can_be_claimed():
-    assert ask(left={TRAIN: 0, SAVE: 1}, kinds=tuple(TaskKind)) == Blocked(SAVE, 1, claimable=False)
+    assert ask(left={TRAIN: 0, SAVE: 1}, kinds=tuple(Phase)) == Blocked(SAVE, 1, claimable=False)
 
 
 # -- what a holder does -----------------------------------------------------------------------------------------------
