@@ -59,7 +59,7 @@ $(VENV)/.demo-burst: pyproject.toml examples/burst/requirements.txt | $(BIN)/pip
 	touch $@
 
 demo-external: $(VENV)/.demo-external  ## workers in Python and Node that attach to a server: one is killed, one comes, one leaves, every answer is right
-	@cd examples/remote_worker_socket && exec ../../$(BIN)/python demo.py
+	@cd examples/external_workers && exec ../../$(BIN)/python demo.py
 
 $(VENV)/.demo-external: pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet -e .

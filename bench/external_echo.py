@@ -4,7 +4,7 @@ Like `echo.py`, everything is at its defaults.  What is measured is what the doo
 checks of what a worker says that nobody here has started.
 
     penstock serve external_echo:service --remote-worker-socket echo.sock
-    penstock worker echo:Echo --connect echo.sock
+    penstock worker run echo:Echo --connect echo.sock
 """
 
 from __future__ import annotations

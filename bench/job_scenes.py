@@ -135,7 +135,7 @@ def fairness(setting: Setting) -> Values:
 def beside_http(setting: Setting) -> Values:
     """A scene: HTTP alone, jobs alone, and HTTP beside a backlog of jobs."""
     url, port = setting.place("sqlite"), free_port()
-    with consumer("paced", url, "--http", f"127.0.0.1:{port}", build=setting.build):
+    with consumer("paced", url, "--bind", f"127.0.0.1:{port}", build=setting.build):
         alone = http_load(port)
         submit(url, [{"input": msgspec.Raw(BODY)}] * BACKLOG)
         time.sleep(1.0)  # the consumer claims all it may

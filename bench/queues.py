@@ -65,7 +65,7 @@ class ConsumerProcess:
     def __init__(self, service: str, url: str, *flags: str, build: Build, variables: dict[str, str] | None = None):
         self._log = tempfile.NamedTemporaryFile(prefix="penstock-bench-work-", suffix=".log")  # noqa: SIM115  # lives as long as the process
         self._process = subprocess.Popen(
-            [build.python, "-m", "penstock.cli.main", "work", f"job_services:{service}", "--queue-url", url, *flags],
+            [build.python, "-m", "penstock.cli.main", "consume", f"job_services:{service}", "--queue-url", url, *flags],
             cwd=HERE,
             env={**build.environment(), **(variables or {})},
             stdin=subprocess.DEVNULL,

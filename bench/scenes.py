@@ -198,7 +198,7 @@ class HostedEcho:
     async def start(self) -> None:
         """It is started already."""
 
-    async def stop(self, *, drain: float) -> None:
+    async def stop(self, *, drain_timeout: float) -> None:
         """The scene stops its engine."""
 
 

@@ -47,7 +47,7 @@ class Subject:
     variables: tuple[tuple[str, str], ...] = ()
     """What its environment has besides."""
     outside: str = ""
-    """The stage of the worker that is started beside it and attaches, as `penstock worker` takes it; "" for none."""
+    """The stage of the worker that is started beside it and attaches, as `penstock worker run` takes it; "" for none."""
     loads: tuple[int, ...] = ()
     """Over how many connections it is measured, one after the other; () leaves that to the run."""
     sleeps: bool = False
@@ -195,7 +195,7 @@ class Server:
             variables[NOTES_VARIABLE] = str(self._notes)
         if subject.outside:
             path = variables["PENSTOCK_REMOTE_WORKER_SOCKET"] = str(Path(self._folder.name, "workers.sock"))
-            commands.append(["-m", "penstock.cli.main", "worker", subject.outside, "--connect", path])
+            commands.append(["-m", "penstock.cli.main", "worker", "run", subject.outside, "--connect", path])
         self._processes = [self._start(command, variables) for command in commands]
 
     def _start(self, command: list[str], variables: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -150,7 +150,7 @@ def fake_service(target=None, name="double", workers=1, max_size=None, concurren
 
 
 def outside_service(*, max_size=None, **how):
-    """A service whose only stage has workers from outside; `how` is what `penstock.external` takes."""
+    """A service whose only stage has workers from outside; `how` is what `penstock.remote` takes."""
     batch = Batch(max_size=max_size) if max_size else None
     return service_of([remote("out", batch=batch, **how)], "outside")
 

@@ -315,7 +315,7 @@ class Reader:
 
     def do_work(self, block: Block) -> None:
         assert block.text.strip() == f"penstock consume {block.argument}"
-        command = [str(PENSTOCK), "work", *shlex.split(block.argument)]
+        command = [str(PENSTOCK), "consume", *shlex.split(block.argument)]
         self.consumer = MarkedProgram(command, self.folder, self.environ)
         self.stack.callback(self.consumer.destroy)
         self.consumer.wait_for("working on", START_LIMIT)
@@ -491,7 +491,14 @@ def unknown_flags(line: str, command: re.Match[str] | None) -> set[str]:
     """The flags in a line of code that no command of ours has, or not the one that the line calls."""
     if not line.startswith(
         (
-            *("penstock serve", "penstock consume", "penstock jobs", "penstock art", "penstock tr", "penstock config"),
+            *(
+                "penstock serve",
+                "penstock consume",
+                "penstock jobs",
+                "penstock model",
+                "penstock tr",
+                "penstock generate",
+            ),
             *("ExecStart=", "--"),
         )
     ):
@@ -499,7 +506,7 @@ def unknown_flags(line: str, command: re.Match[str] | None) -> set[str]:
     told = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", line))
     started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
     known = known_flags(started and started[1])
-    for name in ("jobs", "artifact", "training", "config"):
+    for name in ("jobs", "model", "training", "generate", "worker"):
         known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
     return told - known
 
@@ -798,7 +805,7 @@ def test_the_reference_has_every_command():
     commands = commands_of(the_parser())
     first = text.partition("\n## ")[0]
     assert set(re.findall(r"^\| `penstock ([\w-]+) [^`]*` \|", first, re.MULTILINE)) == set(commands)
-    for name in ("artifact", "embeddings", "training", "config"):
+    for name in ("model", "embeddings", "training", "generate", "worker"):
         told = chapter(DOCS / "reference" / "commands.md", f"penstock {name}")
         assert set(re.findall(rf"^\| `penstock {name} (\w+) ", told, re.MULTILINE)) == set(commands_of(commands[name]))
 

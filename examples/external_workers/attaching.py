@@ -13,7 +13,7 @@ from telling import tell
 LIMIT = 30.0
 """Seconds that something may take which takes one."""
 COMMANDS = {
-    "Python": f"{sys.executable} -m penstock worker squares:Square --log-level warning --connect",
+    "Python": f"{sys.executable} -m penstock worker run squares:Square --log-level warning --connect",
     "Node": "node ../node_worker/worker.mjs",
 }
 

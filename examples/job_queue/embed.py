@@ -43,7 +43,7 @@ def show(queue: jobs.JobQueue, worker: subprocess.Popen[bytes]) -> None:
 def main(texts: Path, results: Path) -> int | str:
     results.mkdir(parents=True, exist_ok=True)
     url = f"sqlite:///{quote(str(results / 'queue.db'))}"
-    command = [sys.executable, "-m", "penstock", "work", "service:service", "--queue-url", url, "--until-empty"]
+    command = [sys.executable, "-m", "penstock", "consume", "service:service", "--queue-url", url, "--until-empty"]
     allowed = ["--allow-input", texts.as_uri(), "--allow-output", results.as_uri(), "--lease", "5"]
     with jobs.connect(url) as queue, (results / "work.log").open("ab") as log:
         queue.submit_many(describe(text, results) for text in sorted(texts.glob("*.txt")))

@@ -1,4 +1,4 @@
-"""HAProxy or nginx, with the file that `penstock config` makes for these replicas."""
+"""HAProxy or nginx, with the file that `penstock generate` makes for these replicas."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._port}"
         file = folder / f"{name}.conf"
         servers = [word for replica in replicas for word in ("--server", replica.address)]
-        made = ["config", name, "--listen", f"127.0.0.1:{self._port}", *servers, *OPTIONS, "--output", str(file)]
+        made = ["generate", name, "--listen", f"127.0.0.1:{self._port}", *servers, *OPTIONS, "--output", str(file)]
         subprocess.run([*PENSTOCK, *made], check=True)
         start = {"haproxy": ["-f"], "nginx": ["-e", "stderr", "-p", str(folder), "-c"]}[name]
         self._command = [program(name) or name, *start, str(file)]

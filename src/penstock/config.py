@@ -227,7 +227,7 @@ class StageOptions:
     )
     max_queued: int | None = option(
         None,
-        "maximum items queued for the stage; default: limited only by the service's max_queued",
+        "maximum items queued for the stage; default: limited only by the service's max_in_flight",
         limit=whole_number(least=1),
     )
     timeout: float | None = option(
@@ -291,16 +291,16 @@ class ServiceOptions:
     timeout: float = option(
         60.0, "default timeout of a request in seconds, including time in the queue; inf: no limit", minimum=0
     )
-    admission: Literal["room", "deadline"] = option(
-        "room",
-        "when to reject at arrival; room: when a limit on items or bytes is reached; deadline: also when the "
+    admission: Literal["capacity", "deadline"] = option(
+        "capacity",
+        "when to reject at arrival; capacity: when a limit on items or bytes is reached; deadline: also when the "
         "predicted completion is after the request's deadline",
-        choices=("room", "deadline"),
+        choices=("capacity", "deadline"),
     )
-    queue_order: Literal["arrival", "deadline"] = option(
-        "arrival",
-        "queue order within one tenant and urgency; arrival: first in, first out; deadline: earliest deadline first",
-        choices=("arrival", "deadline"),
+    queue_order: Literal["fifo", "edf"] = option(
+        "fifo",
+        "queue order within one tenant and urgency; fifo: first in, first out; edf: earliest deadline first",
+        choices=("fifo", "edf"),
     )
     tenants_file: str | None = option(
         None, "TOML file with the API keys, weights, rate limits and quotas of each tenant", path=True
@@ -329,15 +329,15 @@ class ServiceOptions:
         None, "second path for /predict, for clients that cannot be changed, such as /inference"
     )
     remote_worker_socket: str | None = option(
-        None, "path of the Unix socket for workers of `penstock.external` stages", path=True
+        None, "path of the Unix socket for workers of `penstock.remote` stages", path=True
     )
     remote_worker_socket_mode: int = option(
         0o600, "permissions of the socket remote_worker_socket, in octal", minimum=0
     )
-    max_remote_workers: int = option(64, "maximum workers attached to one external stage", minimum=1)
+    max_remote_workers: int = option(64, "maximum workers attached to one remote stage", minimum=1)
     reattach_timeout: float = option(
         5.0,
-        "seconds an external stage without workers waits for one to attach again before it fails; inf: no limit, only "
+        "seconds a remote stage without workers waits for one to attach again before it fails; inf: no limit, only "
         "the timeout of each request",
         minimum=0,
     )
@@ -529,9 +529,9 @@ class ArtifactOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.model_format is not None and self.model_format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.model_format!r}")
+            raise ConfigError(f"model_format must be one of {', '.join(FORMATS)}, got {self.model_format!r}")
         digest = self.model_digest
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == DIGEST_DIGITS and set(digest) <= set("0123456789abcdef")
         ):
-            raise ConfigError(f"digest must be {DIGEST_DIGITS} lowercase hex digits, got {digest!r}")
+            raise ConfigError(f"model_digest must be {DIGEST_DIGITS} lowercase hex digits, got {digest!r}")

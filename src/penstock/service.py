@@ -25,6 +25,7 @@ from penstock.config import (
     ServiceOptions,
     check_keywords,
     check_service_name,
+    checked_keywords,
 )
 from penstock.core.state import State
 from penstock.core.tenant_rules import TenantRules
@@ -71,7 +72,7 @@ class Service:
         version: which version this is, in your words, as a commit: `/health`, OpenAPI and a metric say it.
         path: one more path beside ``/predict``, for clients that cannot be changed, as ``"/inference"``; the option
             `predict_path`.
-        options: a `ServiceOptions`, or its fields one by one, as ``max_queued=100``.
+        options: a `ServiceOptions`, or its fields one by one, as ``max_in_flight=100``.
 
     Raises:
         ConfigError: an argument has a value it cannot have.
@@ -182,13 +183,13 @@ class Service:
         names, path = external_stages(self.stages), self.options.remote_worker_socket
         if names and path is None:
             raise ConfigError(
-                f"service {self.name!r}: stage {names[0]!r} is external and needs the path of a Unix socket: set "
+                f"service {self.name!r}: stage {names[0]!r} is remote and needs the path of a Unix socket: set "
                 "Service(..., remote_worker_socket=PATH), or --remote-worker-socket PATH"
             )
         if not names and path is not None:
             raise ConfigError(
-                f"service {self.name!r}: remote_worker_socket is {path!r}, but the service has no external stage; add one "
-                "with penstock.external(...), or remove the option"
+                f"service {self.name!r}: remote_worker_socket is {path!r}, but the service has no remote stage; add one "
+                "with penstock.remote(...), or remove the option"
             )
 
     def _check_import(self) -> None:
@@ -245,19 +246,20 @@ class Service:
         with loading_logged(self, clock):
             await self.engine.start()
 
-    async def stop(self, drain: float = 30.0) -> None:
-        """Finish what was accepted for up to `drain` seconds (0: at once, inf: however long), then end the workers.
+    @checked_keywords("Service.stop")
+    async def stop(self, drain_timeout: float = 30.0) -> None:
+        """Complete accepted items for up to `drain_timeout` seconds (0: none, inf: no limit), then end the workers.
 
         It may be called at any time, any number of times, on any event loop.  The workers end at once if the loop that
         started the service no longer runs.  A fork of the process that started it drops its copy, and may then start
         it; the workers are its parent's, and stay.
 
         Raises:
-            ConfigError: `drain` is not a number of at least 0; nothing was stopped.
+            ConfigError: `drain_timeout` is not a number of at least 0; nothing was stopped.
         """
         import asyncio
 
-        seconds = _drain_seconds(drain)
+        seconds = _drain_seconds(drain_timeout)
         engine, loop = self.engine, self._loop
         if engine is None or loop is None or engine.state is State.STOPPED:
             return
@@ -346,7 +348,7 @@ class Service:
     ) -> AsyncIterator[Any]:
         """Answer an iterable of any length, in order and in bounded memory.
 
-        At most half of `max_queued` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
+        At most half of `max_in_flight` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
         reading of `xs`.  `timeout` is for each item.  A failure is raised in its item's place; with `return_exceptions`
         it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.  The
         stream keeps its service alive.
@@ -429,8 +431,7 @@ def _workers(service: Service, workers: Any) -> Mapping[str, int]:
         own = [spec.name for spec in service.stages if spec.external is None]
         if not own:
             raise ConfigError(
-                f"service {service.name!r}: workers={workers!r} applies to no stage, because all its stages are "
-                "external"
+                f"service {service.name!r}: workers={workers!r} applies to no stage, because all its stages are remote"
             )
         return dict.fromkeys(own, workers)
     for name in workers:
@@ -445,7 +446,7 @@ def _check_external(name: str, stages: Sequence[StageSpec], *, inline: bool) -> 
     external = external_stages(stages)
     if inline and external:
         raise ConfigError(
-            f"service {name!r}: stage {external[0]!r} is external, so its workers cannot be threads of this process: "
+            f"service {name!r}: stage {external[0]!r} is remote, so its workers cannot be threads of this process: "
             "remove inline"
         )
 
@@ -482,7 +483,7 @@ def _option_names(kind: Any) -> list[str]:
 def _drain_seconds(drain: Any) -> float:
     # `drain < 0` would be false for nan, and let it pass.
     if isinstance(drain, bool) or not isinstance(drain, (int, float)) or not drain >= 0:
-        raise ConfigError(f"drain must be a number of seconds, at least 0, got {drain!r}")
+        raise ConfigError(f"drain_timeout must be a number of seconds, at least 0, got {drain!r}")
     try:
         return float(drain)
     except OverflowError:  # an integer larger than any float

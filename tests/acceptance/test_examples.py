@@ -296,7 +296,7 @@ def test_the_burst_fails_where_the_service_does_otherwise(tmp_path):
 
 FOLLOWED = {
     "demo": [
-        r"/readyz: square is starting: square waits for an external worker, \d s",
+        r"/readyz: square is starting: square waits for a remote worker, \d s",
         r"starts the worker in Python, pid (\d+)",
         r"starts the worker in {second}, pid (\d+)",
         r"/health: python [\d.]+, pid {0}, \w+; {language}, pid {1}, \w+",

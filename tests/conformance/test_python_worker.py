@@ -1,4 +1,4 @@
-"""`penstock worker` does what every worker must."""
+"""`penstock worker run` does what every worker must."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.testing.command_worker import CommandWorker
 from penstock.testing.worker_case import SuiteTerms
 from penstock.testing.workers import WORKER_CHECKS, check_worker
 
-COMMAND = [sys.executable, "-m", "penstock", "worker", "penstock.testing.inline_worker:SquareStage"]
+COMMAND = [sys.executable, "-m", "penstock", "worker", "run", "penstock.testing.inline_worker:SquareStage"]
 
 
 @pytest.mark.parametrize("check", WORKER_CHECKS, ids=lambda check: check.name)

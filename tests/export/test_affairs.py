@@ -108,11 +108,11 @@ def test_a_pipeline_of_scikit_learn_answers_as_in_training(tmp_path):
 
 def test_the_command_line_exports_what_a_trainer_returns(tmp_path):
     artifact = tmp_path / "artifact"
-    command = ("-m", "penstock", "export", "train_sklearn:train", artifact, "--json")
+    command = ("-m", "penstock", "model", "export", "train_sklearn:train", artifact, "--json")
     report = json.loads(run(*command, folder=EXAMPLE))
     assert report["rows"] == HELD_OUT
     assert report["digest"] == (artifact / "DIGEST").read_text().strip()
-    verified = json.loads(run("-m", "penstock", "artifact", "verify", artifact, "--json"))
+    verified = json.loads(run("-m", "penstock", "model", "verify", artifact, "--json"))
     assert verified["rows"] == 16
 
 

@@ -210,7 +210,7 @@ def check_published(folder: Path, *options: str) -> None:
         assert [table["placed"] for table in manifest(models, 1)["tables"]] == ["outside"]
         ways = [
             (str(models), (), without_frameworks(folder)),
-            (str(models), ("--format", "pt2", "--trust-model-code"), {}),
+            (str(models), ("--model-format", "pt2", "--trust-model-code"), {}),
             ("inlined", (), {}),
         ]
     for path, given, env in ways:

@@ -72,7 +72,7 @@ class Workers:
         self.all: list[subprocess.Popen] = []
 
     def start(self, stage: str, language: str) -> subprocess.Popen:
-        command = [*PENSTOCK, "worker", "worker:Square", "--connect", "workers", "--stage", stage]
+        command = [*PENSTOCK, "worker", "run", "worker:Square", "--connect", "workers", "--stage", stage]
         if language == "node":
             command = [NODE, "worker.mjs", "workers", stage]
         with (self.folder / "workers.log").open("ab") as log:
@@ -151,7 +151,7 @@ class Square(ps.Stage):
 def test_a_worker_that_is_at_work_outlives_its_server_and_serves_the_next(tmp_path, number):
     (tmp_path / "squares.py").write_text(SLOW)
     write_module(tmp_path, ONE_STAGE)
-    worker = Program(tmp_path, *PENSTOCK, "worker", "squares.py:Square", "--connect", "workers")
+    worker = Program(tmp_path, *PENSTOCK, "worker", "run", "squares.py:Square", "--connect", "workers")
     first = Server(tmp_path, "model:service", "--port", "0", "--drain-timeout", "0.2")
     try:
         first.ready()

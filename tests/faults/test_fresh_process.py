@@ -347,8 +347,8 @@ HANGS = """
     sum(itertools.repeat(0))  # holds the interpreter, which looks at no signal until it returns
 """
 PROVES = ("-c", "import sys; from penstock.artifact.proof import prove; prove(sys.argv[1])")
-VERIFIES = ("-m", "penstock", "artifact", "verify")
-COMPARES = ("-m", "penstock", "artifact", "diff")
+VERIFIES = ("-m", "penstock", "model", "verify")
+COMPARES = ("-m", "penstock", "model", "diff")
 
 
 def started(command, artifact, tmp_path, monkeypatch) -> tuple[subprocess.Popen[bytes], int]:

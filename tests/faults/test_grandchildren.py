@@ -42,7 +42,7 @@ async def test_a_stop_at_once_ends_what_the_worker_started():
     service = ps.Service(stages.Act)
     await service.start()
     pid, relatives = await family(service)
-    await asyncio.wait_for(service.stop(drain=0), 20)
+    await asyncio.wait_for(service.stop(drain_timeout=0), 20)
     await none_left(pid, relatives)
 
 
@@ -92,7 +92,7 @@ async def test_what_only_a_tracker_gives_back_is_gone_after_its_worker_and_so_is
         # The new worker does not wait for what the old one has left.
         assert (await service.predict("told"))[0] != memory
         assert running(children[0])
-    await service.stop(drain=0)
+    await service.stop(drain_timeout=0)
     await none_left(pid, children)
     await until(lambda: not Path(memory).exists(), "the tracker to have given the memory back")
 

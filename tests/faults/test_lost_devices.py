@@ -101,7 +101,7 @@ def test_of_jobs_each_that_can_be_computed_is(tmp_path, target, first):
     url = f"sqlite:///{tmp_path}/q.db"
     with jobs.connect(url) as q:
         bad, *good = q.submit_many([{"input": x} for x in [first, *range(12)]])
-        words = ("work", f"app:{target}", "--until-empty", "--retry-backoff", "0.01")
+        words = ("consume", f"app:{target}", "--until-empty", "--retry-backoff", "0.01")
         program = Program(tmp_path, *PENSTOCK, *words, env={"PENSTOCK_QUEUE_URL": url})
         try:
             assert program.wait(60) == 0, program.output

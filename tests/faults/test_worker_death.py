@@ -127,7 +127,7 @@ async def test_a_stop_in_the_middle_of_a_restart_ends(tmp_path):
     os.kill(pid_of(service), signal.SIGKILL)
     await until(lambda: service.engine.stages[0].live_workers == 0)
     call = asyncio.create_task(service.predict(1))
-    await asyncio.wait_for(service.stop(drain=0.05), 20)
+    await asyncio.wait_for(service.stop(drain_timeout=0.05), 20)
     with pytest.raises(ps.NotReady):
         await call
     assert service.state is ps.State.STOPPED

@@ -128,9 +128,9 @@ class Door:
 
 @contextmanager
 def attached(folder: Path, source: str, *options: str, **more: Any) -> Iterator[Program]:
-    """`penstock worker model:Square` for the socket `s` of `folder`, where `source` is the module."""
+    """`penstock worker run model:Square` for the socket `s` of `folder`, where `source` is the module."""
     (folder / "model.py").write_text(source)
-    program = Program(folder, *PENSTOCK, "worker", "model:Square", "--connect", "s", *options, **more)
+    program = Program(folder, *PENSTOCK, "worker", "run", "model:Square", "--connect", "s", *options, **more)
     try:
         yield program
     finally:

@@ -1,4 +1,4 @@
-"""A real HAProxy or nginx with a file that `penstock config` has written, as a user who is not root, in a folder.
+"""A real HAProxy or nginx with a file that `penstock generate` has written, as a user who is not root, in a folder.
 
 Everything that it writes must be in its folder.  It listens on a Unix socket there, so that no test needs a free port,
 unless it is told another address.
@@ -89,7 +89,7 @@ class Proxy(MarkedProgram):
         self.file = folder / f"{name}.conf"
         flags = ["--listen", self.listen, *arguments, "--output", str(self.file), "--force"]
         # In this process: half a second less for each of many tests.  That the command is one is shown elsewhere.
-        arguments = command_arguments(["config", name, *flags])
+        arguments = command_arguments(["generate", name, *flags])
         assert run_command(lambda: arguments.run(arguments)) == 0
         program = proxy_program(name)
         assert program is not None
@@ -150,7 +150,7 @@ class Proxy(MarkedProgram):
 
 @contextmanager
 def proxying(name: str, folder: Path, *arguments: str, listen: str | None = None) -> Iterator[Proxy]:
-    """A proxy that runs with the file of `penstock config NAME` with these flags, until it is left."""
+    """A proxy that runs with the file of `penstock generate NAME` with these flags, until it is left."""
     proxy = Proxy(name, folder, *arguments, listen=listen)
     try:
         yield proxy

@@ -165,7 +165,7 @@ class Host:
         return server
 
     def work(self, *words, **more):
-        command = (*as_started(self.numbers), *PENSTOCK, "work", *words)
+        command = (*as_started(self.numbers), *PENSTOCK, "consume", *words)
         program = Program(self.folder, *command, pass_fds=self.numbers, **more)
         self.programs.append(program)
         return program

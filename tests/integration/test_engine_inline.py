@@ -65,7 +65,7 @@ async def test_a_stop_does_not_wait_for_a_thread_that_will_not_end(tmp_path):
     await service.start()
     call = asyncio.create_task(service.predict(1))
     await until(lambda: notes(tmp_path / "ran"))
-    await asyncio.wait_for(service.stop(drain=0.01), 20)
+    await asyncio.wait_for(service.stop(drain_timeout=0.01), 20)
     with pytest.raises(ps.NotReady):
         await call
     (tmp_path / "open").touch()

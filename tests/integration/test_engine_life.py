@@ -97,7 +97,7 @@ async def test_what_the_drain_leaves_is_settled_and_the_workers_are_killed(tmp_p
     await service.start()
     calls = [asyncio.create_task(service.predict(i)) for i in range(5)]
     await until(lambda: notes(tmp_path / "ran"))
-    await asyncio.wait_for(service.stop(drain=0.05), 20)
+    await asyncio.wait_for(service.stop(drain_timeout=0.05), 20)
     for outcome in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(outcome, ps.NotReady)
     assert service.engine.counters.aborted == 5
@@ -337,7 +337,7 @@ def test_a_stop_on_another_loop_outlives_the_services_own(tmp_path, monkeypatch)
     call, started = home.create_task(service.predict(1)), pids(service)
 
     async def elsewhere() -> None:
-        stop = asyncio.create_task(service.stop(drain=math.inf))
+        stop = asyncio.create_task(service.stop(drain_timeout=math.inf))
         await until(lambda: service.state is ps.State.DRAINING)
         home.call_soon_threadsafe(home.stop)
         await asyncio.wait_for(stop, 20)
@@ -363,7 +363,7 @@ async def test_a_stop_that_is_cut_off_ends_the_workers_and_the_callers_all_the_s
     (pid,) = pids(service)
     call = asyncio.create_task(service.predict(1))
     await until(lambda: notes(tmp_path / "ran"))
-    stop = asyncio.create_task(service.stop(drain=60))
+    stop = asyncio.create_task(service.stop(drain_timeout=60))
     for _ in range(turns):
         await asyncio.sleep(0)
     for task in asyncio.all_tasks() - {asyncio.current_task(), call}:

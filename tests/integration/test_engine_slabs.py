@@ -243,7 +243,7 @@ async def test_a_stop_in_the_midst_of_it_all_leaves_nothing(tmp_path):
     await running.start()
     calls = [asyncio.ensure_future(running.predict(body(i))) for i in range(8)]
     await until(lambda: notes(tmp_path / "ran"))
-    await running.stop(drain=0)
+    await running.stop(drain_timeout=0)
     found = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(one) for one in found] == [ps.NotReady] * 8
     del calls, found
@@ -324,7 +324,7 @@ def outside(tmp_path):
     started = []
 
     def start():
-        command = [*PENSTOCK, "worker", "model:turn", "--connect", str(tmp_path / "workers"), "--stage", "turn"]
+        command = [*PENSTOCK, "worker", "run", "model:turn", "--connect", str(tmp_path / "workers"), "--stage", "turn"]
         with (tmp_path / "log").open("ab") as log:
             started.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
 

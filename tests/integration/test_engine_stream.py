@@ -67,7 +67,7 @@ async def test_a_stopped_service_ends_its_streams(tmp_path):
     stream = service.stream(range(100))
     first = asyncio.create_task(anext(stream))
     await until(lambda: notes(tmp_path / "ran"))
-    await service.stop(drain=0)
+    await service.stop(drain_timeout=0)
     with pytest.raises(ps.NotReady):
         await first
 

@@ -65,7 +65,7 @@ class Outside:
         (folder / "model.py").write_text(MODEL)
 
     def start(self, stage: str, model: str = "Square") -> subprocess.Popen:
-        command = [*PENSTOCK, "worker", f"model:{model}", "--connect", self.socket, "--stage", stage]
+        command = [*PENSTOCK, "worker", "run", f"model:{model}", "--connect", self.socket, "--stage", stage]
         with (self.folder / "log").open("ab") as log:
             self.processes.append(subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log))
         return self.processes[-1]
@@ -173,5 +173,5 @@ async def test_a_service_without_a_worker_starts_and_says_what_it_waits_for(outs
     service = ps.Service(square("s0"), external_workers=outside.socket)
     async with service:
         assert service.state is State.STARTING
-        with pytest.raises(ps.NotReady, match="s0 waits for an external worker, 0 s"):
+        with pytest.raises(ps.NotReady, match="s0 waits for a remote worker, 0 s"):
             await service.predict(3)

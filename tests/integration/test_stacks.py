@@ -56,7 +56,7 @@ async def test_the_main_thread_is_told_first_though_it_keeps_the_interpreter_amo
         assert text.index("in hold_the_interpreter") < 1000
         assert len(text) <= 64 * 1024
         call.cancel()
-        await service.stop(drain=0)
+        await service.stop(drain_timeout=0)
 
 
 async def test_an_idle_worker_tells_its_stacks_again_and_again_and_works_on():

@@ -265,7 +265,7 @@ async def test_a_drain_waits_for_what_is_in_progress_and_then_cancels_it(make, t
     await until(lambda: ran(tmp_path, "hold"))
     slow = asyncio.create_task(service.predict(("hold", "never", 2)))
     await until(lambda: len(ran(tmp_path, "hold")) == 2)
-    stopping = asyncio.create_task(service.stop(drain=3.0))
+    stopping = asyncio.create_task(service.stop(drain_timeout=3.0))
     (tmp_path / "open").touch()
     assert await fast == 1
     with pytest.raises(ps.NotReady):

@@ -16,7 +16,7 @@ from waiting import until_now
 from penstock.testing import workers
 from penstock.testing.workers import WORKER_CHECKS, CheckVerdict
 
-PENSTOCK = [sys.executable, "-m", "penstock", "worker-check"]
+PENSTOCK = [sys.executable, "-m", "penstock", "worker", "test"]
 FAULTY = [sys.executable, str(Path(__file__).parents[1] / "conformance" / "faulty_worker.py")]
 
 
@@ -59,14 +59,14 @@ def test_each_verdict_has_a_line_and_one_that_failed_makes_the_status_1(folder, 
     first, second, third, *_ = WORKER_CHECKS
     verdicts = [CheckVerdict(first), CheckVerdict(second, skipped="it says no")]
     monkeypatch.setattr(workers, "run_worker_suite", lambda *_: iter(verdicts))
-    status, said, error = spoken(folder, "worker-check", "--stage", "square", "--", "true")
+    status, said, error = spoken(folder, "worker", "test", "--stage", "square", "--", "true")
     assert (status, error) == (0, "")
     lines = said.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["ok", first.name], ["skipped", second.name]]
     assert lines[2] == "        it says no"
     assert lines[3].startswith("1 ok, 0 failed, 1 skipped, in ")
     verdicts.append(CheckVerdict(third, problem="expected this\nand got that"))
-    status, said, error = spoken(folder, "worker-check", "--stage", "square", "--", "true")
+    status, said, error = spoken(folder, "worker", "test", "--stage", "square", "--", "true")
     assert (status, error) == (1, "")
     assert f"FAILED  {third.name} " in said
     assert "\n        expected this\n        and got that\n1 ok, 1 failed, 1 skipped, in " in said
@@ -93,7 +93,7 @@ def test_a_command_that_ends_at_once_fails_at_once_with_its_words(folder):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_call_ends_with_2(words, said, folder):
-    found = spoken(folder, "worker-check", *words, env={"TMPDIR": str(folder)})
+    found = spoken(folder, "worker", "test", *words, env={"TMPDIR": str(folder)})
     assert found.status == 2
     assert said in found.refusal
     assert list(folder.iterdir()) == []
@@ -118,7 +118,7 @@ def test_a_check_that_is_interrupted_leaves_nothing(number, status, folder):
 def test_a_folder_for_temporary_files_that_no_socket_fits_in_is_told(folder):
     deep = folder / ("deep" * 30)
     deep.mkdir()
-    found = spoken(folder, "worker-check", "--stage", "square", "--", "true", env={"TMPDIR": str(deep)})
+    found = spoken(folder, "worker", "test", "--stage", "square", "--", "true", env={"TMPDIR": str(deep)})
     assert found.status == 1
     assert "there can be no socket at " in found.refusal
     assert list(deep.iterdir()) == []

@@ -45,7 +45,7 @@ class Working(Program):
         given = {flag: value for flag, value in queue.flags.items() if flag not in flags}
         super().__init__(
             queue.folder,
-            *(sys.executable, str(PROGRAM), "work", f"{MODELS}:{service}", "--queue-url", url or queue.url),
+            *(sys.executable, str(PROGRAM), "consume", f"{MODELS}:{service}", "--queue-url", url or queue.url),
             *(word for pair in given.items() for word in pair),
             *flags,
             env={"JOBS_HISTORY": str(queue.history), "TMPDIR": str(queue.temporary), **variables},

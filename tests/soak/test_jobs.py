@@ -123,7 +123,7 @@ class Fleet:
         flags = ("--queue-url", self.url, "--lease", f"{LEASE:g}", "--poll-interval", "0.05", *self.flags)
         env = {"CONSUMER": str(self.started)}
         self.started += 1
-        consumer = Program(self.folder, *PENSTOCK, "work", *self.services, *flags, env=env)
+        consumer = Program(self.folder, *PENSTOCK, "consume", *self.services, *flags, env=env)
         consumer.number = self.started - 1
         return consumer
 

@@ -278,10 +278,10 @@ def test_a_service_that_was_left_on_a_closed_loop_says_so_until_it_is_stopped(se
 
 
 async def test_a_stop_drains_for_as_long_as_it_is_told(service):
-    await service.stop(drain=1)
+    await service.stop(drain_timeout=1)
     await service.start()
-    await service.stop(drain=2)
-    await service.stop(drain=3)
+    await service.stop(drain_timeout=2)
+    await service.stop(drain_timeout=3)
     assert service.engine.stopped_with == [2.0]
 
 
@@ -306,7 +306,7 @@ def test_a_stop_on_another_loop_is_made_on_the_services_own(service):
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     asyncio.run_coroutine_threadsafe(service.start(), loop).result(20)
-    asyncio.run(service.stop(drain=4))
+    asyncio.run(service.stop(drain_timeout=4))
     loop.call_soon_threadsafe(loop.stop)
     thread.join(20)
     loop.close()

@@ -152,7 +152,7 @@ def roll_back(model_dir: str | os.PathLike[str], to: int | None = None) -> Rollb
         if to is None and record != seen:  # two who see one bad version must not go two back
             raise ArtifactInvalid(
                 f"{folder} was changed by another process, and version {record.version} is current now: check "
-                "`penstock artifact list`, and try again if needed",
+                "`penstock model list`, and try again if needed",
                 file=CURRENT,
             )
         if record.version != target:

@@ -1,4 +1,4 @@
-"""`penstock export` and `penstock artifact`: save a model, and look at what was saved.
+"""`penstock model`: save a trained model as an artifact, and look at what was saved.
 
 What changes a model directory is in `model_directory_commands`.
 
@@ -29,9 +29,15 @@ SERVED_ALONE = ("explain", "verify_rows")
 WHAT_IS_LOOKED_AT = "the artifact, or a model directory (its current version)"
 
 
-def add_artifact_commands(commands: Any) -> None:
-    """The commands `export` and `artifact`, below those of `penstock`."""
-    exporting = commands.add_parser(
+def add_model_commands(commands: Any) -> None:
+    """The command `model` and its own commands, below those of `penstock`."""
+    parser = commands.add_parser(
+        "model",
+        help="save trained models, inspect and verify them, publish them, and roll back",
+        description="Save trained models as artifacts, inspect and verify them, publish them, and roll back.",
+    )
+    own = parser.add_subparsers(required=True, metavar="COMMAND")
+    exporting = own.add_parser(
         "export",
         help="save a trained model as an artifact",
         description="Call a function that returns the arguments of penstock.export.save as a dict, and save the model.",
@@ -40,18 +46,12 @@ def add_artifact_commands(commands: Any) -> None:
     exporting.add_argument("path", metavar="DIR", help="the artifact to make; it must not exist")
     exporting.add_argument("--json", action="store_true", help="print the report as a JSON object")
     exporting.set_defaults(run=_export)
-    parser = commands.add_parser(
-        "artifact",
-        help="inspect saved models, verify them, publish them, and roll back",
-        description="Inspect the artifacts of trained models, verify them, publish them, and roll back.",
-    )
-    own = parser.add_subparsers(required=True, metavar="COMMAND")
     inspecting = _add(own, "inspect", _inspect, "show the content of an artifact; no code of it is run")
     inspecting.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
     verifying.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     replayed = f"graph to replay: {', '.join(FORMATS)} (default: every graph, which needs the library of each)"
-    add_flags(verifying, ArtifactOptions, "artifact", leave_out=SERVED_ALONE, helps={"format": replayed})
+    add_flags(verifying, ArtifactOptions, "artifact", leave_out=SERVED_ALONE, helps={"model_format": replayed})
     differing = _add(own, "diff", _diff, "compare two artifacts, and replay the probes of A through B")
     differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; no code of it is run")
     differing.add_argument("path", metavar="B", help="another one")
@@ -81,7 +81,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if not isinstance(given, Mapping) or "model" not in given:
         raise ConfigError(
             f"{arguments.function}() must return a dict with the arguments of penstock.export.save, as "
-            f"{{'model': ..., 'features': ..., 'probes': ...}}, got {type(given).__name__}"
+            f"{{'model': ..., 'features': ..., 'reference_rows': ...}}, got {type(given).__name__}"
         )
     if "path" in given:
         raise ConfigError(f"{arguments.function}() returns a path, but the command names another: {arguments.path}")

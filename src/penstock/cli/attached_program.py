@@ -1,4 +1,4 @@
-"""The process of `penstock worker`: pins itself, logs, takes signals, imports the stage, and attaches it."""
+"""The process of `penstock worker run`: pins itself, logs, takes signals, imports the stage, and attaches it."""
 
 from __future__ import annotations
 

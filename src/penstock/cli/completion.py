@@ -30,7 +30,7 @@ MOST_MODULES = 500
 MOST_BYTES = 1 << 20
 """A module that is larger is not read for its services."""
 _NOT_COMPLETED = (
-    "digest",
+    "model_digest",
     "keep",
     "ids",
     "table",
@@ -44,7 +44,7 @@ _NOT_COMPLETED = (
     "delay",
     "deadline",
     "key",
-    "queue",
+    "queue_url",
     "stage",
     "setup",
     "host",
@@ -84,7 +84,7 @@ def _completer(action: argparse.Action) -> Any:
         return _complete_services
     if action.dest == "log_level":
         return _complete_levels
-    if action.dest == "format":
+    if action.dest == "model_format":
         return partial(_complete_choice, FORMATS)
     if action.dest == "to":
         return _complete_versions

@@ -1,4 +1,4 @@
-"""`penstock config`: print the file of a proxy, a supervisor or a cluster, made from the options of `penstock serve`.
+"""`penstock generate`: print the file of a proxy, a supervisor or a cluster, made from the options of `penstock serve`.
 
 What a file says is decided by the pure functions of `config_files`; here flags become descriptions, and a text is
 written.  Nothing is imported of the services, and no other file is read: what a module sets itself has to be given here
@@ -48,10 +48,10 @@ _SERVER_GROUP: Final = "server (options of the replicas)"
 _SERVICE_GROUP: Final = "service (options of the replicas)"
 
 
-def add_config_command(commands: Any) -> None:
-    """The command `config` and its own commands, below those of `penstock`."""
+def add_generate_command(commands: Any) -> None:
+    """The command `generate` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
-        "config",
+        "generate",
         help="print a configuration for a proxy, systemd or Kubernetes that fits the options",
         description=(
             "Print a configuration for a proxy, systemd or Kubernetes that fits the options of `penstock serve`."

@@ -17,7 +17,7 @@ def fields_of_each(
 ) -> list[tuple[Service, Mapping[str, Any]]]:
     """What flags and variables change in the options of each service.
 
-    Every option is for all of them, but a socket is for one: for the service with stages whose workers are external.
+    Every option is for all of them, but a socket is for one: for the service with stages whose workers are remote.
     Where there is none, a flag that names the socket is a mistake, which the service tells; `by_flag` says whether one
     does.  A variable is then for another command.
 
@@ -30,7 +30,7 @@ def fields_of_each(
     if len(external) > 1:
         names = " and ".join(repr(service.name) for service in external)
         raise ConfigError(
-            f"remote_worker_socket is the path of one socket, but the services {names} have external "
+            f"remote_worker_socket is the path of one socket, but the services {names} have remote "
             "stages: set one for each service, penstock.Service(..., remote_worker_socket=PATH)"
         )
     others = {name: value for name, value in fields.items() if name != PATH}

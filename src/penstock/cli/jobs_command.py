@@ -1,4 +1,4 @@
-"""`penstock jobs`: submit jobs to a queue, and see and change what is in it.
+"""`penstock jobs`: submit jobs to a queue, see and change what is in it, and check its store.
 
 Exit status: 0 well; 1 where a job has failed, is not there, or has not ended in time; 2 wrongly called; 130 interrupted
 while it waited, which changes nothing for the jobs.
@@ -71,6 +71,7 @@ def add_jobs_command(commands: Any) -> None:
     _add(own, "pause", _pause, "pause the queue: workers claim no job until `resume`")
     _add(own, "resume", _resume, "resume a paused queue")
     _add(own, "stats", _stats, "show the number of jobs in each state")
+    _add_doctor(own)
 
 
 def _add(own: Any, name: str, action: Action, words: str) -> argparse.ArgumentParser:
@@ -85,6 +86,26 @@ def _add_ids(own: Any, name: str, action: Action, words: str) -> argparse.Argume
     parser = _add(own, name, action, words)
     parser.add_argument("ids", nargs="+", metavar="ID", help="job ids")
     return parser
+
+
+def _add_doctor(own: Any) -> None:
+    parser = own.add_parser(
+        "doctor",
+        help="check the configuration of the queue's store",
+        description="Check the configuration of a queue's store, and report problems and how to fix them.",
+    )
+    add_queue_flags(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
+    parser.set_defaults(run=_look_at_store)
+
+
+def _look_at_store(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from penstock.cli.doctor import diagnose
+
+    url = needed_queue_url(arguments.queue_url, arguments.queue_url_file, os.environ)
+    return diagnose(url, Console(), as_json=arguments.json)
 
 
 def _add_submit(own: Any) -> None:
@@ -118,7 +139,7 @@ def _run(action: Action, arguments: argparse.Namespace) -> int:
     fill_standard_streams()
     if sys.stdout is None:  # it was closed when Python started
         raise PenstockError("standard output is closed, so nothing was done: the output would be lost")
-    url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
+    url = needed_queue_url(arguments.queue_url, arguments.queue_url_file, os.environ)
     if "max_inline_bytes" in arguments:
         arguments.max_inline = _number(arguments, "max_inline_bytes", int)
     with connect(url, max_inline_bytes=getattr(arguments, "max_inline_bytes", MAX_INLINE)) as queue:

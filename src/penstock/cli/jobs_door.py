@@ -37,7 +37,7 @@ def check_worked_on(url: str) -> None:
     if read_store_url(url).scheme == MEMORY:
         raise ConfigError(
             "a queue in memory belongs to this process only, and `penstock serve` runs no jobs: use "
-            "`penstock consume --queue-url memory:// --http HOST:PORT`"
+            "`penstock consume --queue-url memory:// --bind HOST:PORT`"
         )
 
 

@@ -1,5 +1,5 @@
-"""The `penstock` command: `serve`, `work`, `worker`, `worker-check`, `check`, `export`, `artifact`, `embeddings`,
-`training`, `jobs`, `config`, `doctor` and `health`.
+"""The `penstock` command: `serve`, `consume`, `worker`, `check`, `model`, `embeddings`, `training`, `jobs`, `generate`
+and `health`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import penstock
-from penstock.cli.artifact_commands import add_artifact_commands
+from penstock.cli.artifact_commands import add_model_commands
 from penstock.cli.command_parser import CommandParser
-from penstock.cli.config_command import add_config_command
+from penstock.cli.config_command import add_generate_command
 from penstock.cli.embeddings_commands import add_embeddings_command
 from penstock.cli.ending import end_in_time
 from penstock.cli.external_flags import fields_of_each
@@ -39,12 +39,11 @@ from penstock.cli.options import (
     unused_variables,
 )
 from penstock.cli.pools import resized
-from penstock.cli.queue_url import add_queue_flags, needed_queue_url, read_queue_url
+from penstock.cli.queue_url import add_queue_flags, read_queue_url
 from penstock.cli.saying import Say, say_object, say_text
 from penstock.cli.training_commands import add_training_command
 from penstock.cli.user_errors import UserCodeFailed
-from penstock.cli.worker_check import add_worker_check_command
-from penstock.cli.worker_command import add_worker_command
+from penstock.cli.worker_command import add_worker_commands
 from penstock.codec.text import printable_lines
 from penstock.config import ArtifactOptions, LogOptions, ServerOptions, ServiceOptions
 from penstock.errors import ConfigError, PenstockError
@@ -54,7 +53,7 @@ from penstock.hosting.systemd import given_by_systemd
 from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.service import Service
 
-# rich, and what needs it, is imported where it is used: it took a third of the time in which `serve` and `work` start.
+# rich, and what needs it, is imported where it is used: it took a third of the time in which `serve` and `consume` start.
 
 CHECK_STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
@@ -64,7 +63,7 @@ WHAT_A_SERVICE_IS = (
     "model directory"
 )
 ARTIFACT_FLAGS = "artifact (for services that are named by a directory)"
-DOOR = ("host", "port", "uds", "uds_mode", "drain")
+DOOR = ("host", "port", "uds", "uds_mode", "drain_timeout")
 """What `penstock consume` says in other words, or not at all."""
 FAILED = 1
 WRONGLY_CALLED = 2
@@ -195,17 +194,17 @@ def _parser() -> CommandParser:
     add_flags(serving, ServiceOptions, "service (for every service named)")
     serving.set_defaults(run=_serve)
     working = commands.add_parser(
-        "work", help="run services on the jobs of a queue", description="Run services on the jobs of a queue."
+        "consume", help="run services on the jobs of a queue", description="Run services on the jobs of a queue."
     )
     working.add_argument("services", nargs="+", metavar="module:service", help=WHAT_A_SERVICE_IS)
     add_queue_flags(working)
-    add_flags(working, WorkOptions, "work")
+    add_flags(working, WorkOptions, "consumer")
     add_flags(working, CommandOptions, "command", leave_out=("reload",))
     add_flags(working, ArtifactOptions, ARTIFACT_FLAGS)
-    add_flags(working, ServerOptions, "server (with --http and --health)", leave_out=DOOR)
+    add_flags(working, ServerOptions, "server (with --bind and --health-bind)", leave_out=DOOR)
     add_flags(working, ServiceOptions, "service (for every service named)")
     working.set_defaults(run=_work)
-    add_worker_command(commands)
+    add_worker_commands(commands)
     checking = commands.add_parser(
         "check",
         help="run a service's examples and report problems",
@@ -225,20 +224,11 @@ def _parser() -> CommandParser:
     )
     add_flags(checking, ArtifactOptions, ARTIFACT_FLAGS)
     checking.set_defaults(run=_check)
-    add_artifact_commands(commands)
+    add_model_commands(commands)
     add_embeddings_command(commands)
     add_training_command(commands)
     add_jobs_command(commands)
-    add_config_command(commands)
-    add_worker_check_command(commands)
-    looking = commands.add_parser(
-        "doctor",
-        help="check the configuration of a queue's store",
-        description="Check the configuration of a queue's store, and report problems and how to fix them.",
-    )
-    add_queue_flags(looking)
-    looking.add_argument("--json", action="store_true", help="print one JSON object per line instead of a table")
-    looking.set_defaults(run=_look_at_store)
+    add_generate_command(commands)
     add_health_command(commands)
     return parser
 
@@ -254,7 +244,7 @@ def _queue_of_clients(arguments: argparse.Namespace) -> str | None:
     """The URL of the queue to which clients submit, or None; raises WronglyCalled where nobody could work on it."""
     from penstock.cli.jobs_door import check_worked_on
 
-    url = read_queue_url(arguments.queue, arguments.queue_file, os.environ)
+    url = read_queue_url(arguments.queue_url, arguments.queue_url_file, os.environ)
     queue_options(arguments, os.environ if url is not None else {})
     if url is not None:
         try:
@@ -292,7 +282,7 @@ def _serve_reloading(arguments: argparse.Namespace, options: ServerOptions) -> i
         hosts = given_hosts(arguments, os.environ)
         if _queue_of_clients(arguments) is not None:
             # No module is imported here: the file of tenants that one names itself is not known.
-            tenants = service_fields(arguments, os.environ).get("tenants")
+            tenants = service_fields(arguments, os.environ).get("tenants_file")
             has_keys = options.api_key_file is not None or bool(read_tenants(tenants).keys)
             _check_closed(options, hosts, has_keys=has_keys)
         return serve_reloading(arguments.words, options, say)
@@ -414,7 +404,7 @@ def _say_what_starts(services: Sequence[Service], say: Say) -> None:
         say(f"warning: {words}")
     for service in services:
         stages = " -> ".join(
-            f"{spec.name} x{spec.workers}" if spec.external is None else f"{spec.name} (external)"
+            f"{spec.name} x{spec.workers}" if spec.external is None else f"{spec.name} (remote)"
             for spec in service.stages
         )
         version = "" if service.model_version is None else f" version {service.model_version}"
@@ -453,15 +443,6 @@ def _check(arguments: argparse.Namespace) -> int:
         raise WronglyCalled(ConfigError(f"--timeout must be more than 0 seconds, got {patience:g}"))
     artifact = options_of_folders(arguments, [arguments.service], os.environ)
     return check(arguments.service, patience, Console(), artifact=artifact, measured=arguments.measure)
-
-
-def _look_at_store(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from penstock.cli.doctor import diagnose
-
-    url = needed_queue_url(arguments.queue, arguments.queue_file, os.environ)
-    return diagnose(url, Console(), as_json=arguments.json)
 
 
 if __name__ == "__main__":

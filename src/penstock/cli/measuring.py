@@ -83,7 +83,7 @@ def stages_to_measure(service: Service) -> Iterator[StageToMeasure]:
     for index, spec in enumerate(service.stages):
         given = spec.external is None and (bool(spec.examples) or given)
         if spec.external is not None:
-            yield StageToMeasure(spec.name, "its workers are external")
+            yield StageToMeasure(spec.name, "its workers are remote")
         elif not given:
             yield StageToMeasure(spec.name, "it has no examples, and the stage before it gives it no items")
         else:

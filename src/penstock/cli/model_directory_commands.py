@@ -1,4 +1,4 @@
-"""`penstock artifact publish`, `rollback`, `list` and `prune`: change and show the versions of a model directory.
+"""`penstock model publish`, `rollback`, `list` and `prune`: change and show the versions of a model directory.
 
 Exit status: 0 well, also where nothing had to be changed; 1 where it was refused or could not be done, which changes
 nothing, or where what was done cannot be written to standard output, which the line on stderr says; 2 wrongly called;
@@ -24,7 +24,7 @@ _DIRECTORY = "the model directory; write ./-name if its name begins with -"
 
 
 def add_model_directory_commands(add: Callable[[str, Action, str], argparse.ArgumentParser]) -> None:
-    """Four commands below `penstock artifact`; `add` makes one of a name, an action and what it does."""
+    """Four commands below `penstock model`; `add` makes one of a name, an action and what it does."""
     publishing = add(
         "publish", _publish, "publish an artifact as the next version of a model directory, and make it current"
     )

@@ -74,7 +74,7 @@ def resized(services: Sequence[Service], pools: Pools, *, by_flag: bool) -> list
         and all(spec.external is not None for service in services for spec in service.stages)
     ):
         raise ConfigError(
-            f"workers: {pools.each} applies to no stage: {', '.join(dict.fromkeys(there))} have external workers"
+            f"workers: {pools.each} applies to no stage: {', '.join(dict.fromkeys(there))} have remote workers"
         )
     return [_resized(service, pools) for service in services]
 

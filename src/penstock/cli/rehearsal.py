@@ -144,7 +144,7 @@ def _describe(service: Service) -> Iterator[Finding]:
                 yield Finding(what, note=words, warning=True)
             given = types.result
             if spec.external is not None:
-                yield Finding(what, note="not run: its workers are external", skipped=True)
+                yield Finding(what, note="not run: its workers are remote", skipped=True)
             else:
                 for words in doubtful_hooks(spec.target):
                     yield Finding(what, note=words, warning=True)
@@ -163,7 +163,7 @@ def _gpus(what: str, spec: StageSpec) -> Iterator[Finding]:
 
 
 def _runnable(service: Service) -> list[Service]:
-    """What can be run of the service by itself: each row of stages with none between whose workers are external."""
+    """What can be run of the service by itself: each row of stages with none between whose workers are remote."""
     if not external_stages(service.stages):
         return [service]
     rows: list[list[StageSpec]] = [[]]
@@ -180,7 +180,12 @@ async def _run(service: Service, tell: Tell) -> None:
     """Start the service inline and give it its examples."""
     # Nobody else is there: whom the service would refuse under load says nothing of its examples.
     rehearsal = service.configured(
-        inline=True, validate=True, validate_results=True, tenants=None, min_free_memory=0, admission="room"
+        inline=True,
+        validate_inputs=True,
+        validate_results=True,
+        tenants_file=None,
+        min_free_memory=0,
+        admission="capacity",
     )
     tell(Step("setup and warm-up"))
     warnings = _Warnings()

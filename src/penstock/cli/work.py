@@ -42,9 +42,9 @@ from penstock.transfer.place_rules import PlaceRules
 from penstock.transfer.transfers import TransferOptions, Transfers
 
 NOT_FOR_PROBES = ("api_key_file", "tls_cert", "tls_key")
-"""Options that `--health` has no use for: whoever may reach it may ask."""
+"""Options that `--health-bind` has no use for: whoever may reach it may ask."""
 FROM_SYSTEMD = "systemd"
-"""What `--http` is where systemd listens for us."""
+"""What `--bind` is where systemd listens for us."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Work:
         """What `arguments` and `environ` say, checked; raises WronglyCalled."""
         options = work_options(arguments, environ)
         server = server_options(arguments, environ, unread=_unread(options))
-        url = needed_queue_url(arguments.queue, arguments.queue_file, environ)
+        url = needed_queue_url(arguments.queue_url, arguments.queue_url_file, environ)
         if read_store_url(url).scheme == MEMORY and options.bind is None:
             raise WronglyCalled(
                 ConfigError(
-                    "a queue in memory belongs to this process only: with memory://, submit jobs over --http HOST:PORT"
+                    "a queue in memory belongs to this process only: with memory://, submit jobs over --bind HOST:PORT"
                 )
             )
         if options.bind not in (None, FROM_SYSTEMD):
@@ -100,7 +100,7 @@ class Work:
         return dataclasses.replace(options, progress_deadline=min(self.options.run_timeout, options.liveness_deadline))
 
     def sockets(self) -> list[socket.socket]:
-        """Those that systemd gave for HTTP; none where `--http` says where to listen, or nothing does.
+        """Those that systemd gave for HTTP; none where `--bind` says where to listen, or nothing does.
 
         Raises:
             ConfigError: systemd gave some for which there is no use, or none where they are wanted.
@@ -117,15 +117,15 @@ class Work:
     def _check_sockets(self, sockets: Sequence[socket.socket]) -> None:
         wanted = self.options.bind == FROM_SYSTEMD
         if sockets and not wanted:
-            given = "it serves no HTTP" if self.options.bind is None else f"--http is {self.options.bind}"
+            given = "it serves no HTTP" if self.options.bind is None else f"--bind is {self.options.bind}"
             raise ConfigError(
-                f"conflict with systemd socket activation (LISTEN_FDS): {given}. Use `--http "
+                f"conflict with systemd socket activation (LISTEN_FDS): {given}. Use `--bind "
                 f"{FROM_SYSTEMD}` to serve HTTP on these sockets, or remove the socket unit"
             )
         if wanted and not sockets:
             why = given_by_systemd().for_another or "start it by a unit that has a socket unit"
             raise ConfigError(
-                f"--http is {FROM_SYSTEMD}, but systemd passed no sockets to this process (LISTEN_FDS): {why}"
+                f"--bind is {FROM_SYSTEMD}, but systemd passed no sockets to this process (LISTEN_FDS): {why}"
             )
 
     def _check_closed(self, services: Sequence[Service], sockets: Sequence[socket.socket]) -> None:

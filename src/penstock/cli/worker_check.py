@@ -30,13 +30,13 @@ CODECS: Final = {"json": Codec.JSON, "msgpack": Codec.MSGPACK}
 """The formats that the suite speaks."""
 
 
-def add_worker_check_command(commands: Any) -> None:
-    """The command `worker-check`, below `penstock`."""
+def add_worker_test_command(commands: Any) -> None:
+    """The command `test`, below `penstock worker`."""
     parser = commands.add_parser(
-        "worker-check",
-        help="test whether an external worker follows the protocol",
+        "test",
+        help="test whether a remote worker follows the protocol",
         description=(
-            "Start an external worker by its command, once for each check, act as its server, and "
+            "Start a remote worker by its command, once for each check, act as its server, and "
             "report deviations from the protocol.  Its stage squares numbers and lists of numbers, "
             "rejects all other items as invalid, and fails at -1."
         ),

@@ -1,4 +1,4 @@
-"""`penstock worker`: be a worker of a stage, attached from outside to a server that runs already.
+"""`penstock worker run`: be a worker of a stage, attached from outside to a server that runs already.
 
 It is a program of its own, in whatever environment the stage needs: nothing of HTTP is imported here.
 
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.cli.options import WronglyCalled, add_flags, server_options
+from penstock.cli.worker_check import add_worker_test_command
 from penstock.config import LONGEST_SOCKET_PATH, LogOptions, ServerOptions
 from penstock.errors import ConfigError
 from penstock.worker.attachment import Attachment
@@ -24,17 +25,28 @@ from penstock.worker.attachment import Attachment
 _LOG_FLAGS: Final = ("log_format", "log_level")
 
 
-def add_worker_command(commands: Any) -> None:
-    """The command `worker`, below those of `penstock`."""
+def add_worker_commands(commands: Any) -> None:
+    """The command `worker` and its own commands, below those of `penstock`."""
     parser = commands.add_parser(
         "worker",
+        help="run a worker of a service that is already served, or test one",
+        description="Run a worker of a service that is already served, or test a worker in another language.",
+    )
+    own = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(own)
+    add_worker_test_command(own)
+
+
+def _add_run(own: Any) -> None:
+    parser = own.add_parser(
+        "run",
         help="attach a worker to a service that is already served",
         description="Run a worker of a stage and attach it to a service that is already served.",
     )
     parser.add_argument(
         "target", metavar="module:Stage", help="or model.py:Stage; a Stage class or a function at the top of a module"
     )
-    parser.add_argument("--connect", metavar="PATH", required=True, help="the server's socket for external workers")
+    parser.add_argument("--connect", metavar="PATH", required=True, help="the server's socket for remote workers")
     parser.add_argument("--stage", metavar="NAME", help="the stage to serve (default: the only one)")
     parser.add_argument("--setup", metavar="JSON", help="arguments of setup as JSON, such as '{\"factor\": 2}'")
     parser.add_argument("--cpus", metavar="LIST", help="CPU cores to run on, such as 0,1 (default: all)")

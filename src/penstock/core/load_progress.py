@@ -25,13 +25,13 @@ class Loading:
     """Why the last start of a worker failed; "" while none has."""
     external: bool = False
     """Whether its workers attach from outside; then `left` counts those that have, and are not ready.  As text:
-    ``M waits for an external worker, 12 s``, or ``M waits for an external worker to become ready, 12 s``."""
+    ``M waits for a remote worker, 12 s``, or ``M waits for a remote worker to become ready, 12 s``."""
 
     def __str__(self) -> str:
         """The stage, how many workers, the whole seconds, and what went wrong meanwhile."""
         if self.external:
             ready = " to become ready" if self.left else ""
-            return f"{self.stage} waits for an external worker{ready}, {int(self.seconds)} s"
+            return f"{self.stage} waits for a remote worker{ready}, {int(self.seconds)} s"
         of_them = f" ({self.left} of {self.workers} workers)" if self.workers > 1 else ""
         failed = f"; the last attempt failed: {self.last_failure}" if self.last_failure else ""
         return f"{self.stage} is loading{of_them}, {int(self.seconds)} s{failed}"

@@ -69,7 +69,7 @@ def published_words(publication: Publication, artifact: str, model_dir: str) -> 
         return f"{artifact} is version {version} of {model_dir} already, and current: nothing was changed"
     return (
         f"{artifact} is version {version} of {model_dir} already, but version {current} is current: "
-        f"nothing was changed; to switch to it: penstock artifact rollback {shlex.quote(model_dir)} "
+        f"nothing was changed; to switch to it: penstock model rollback {shlex.quote(model_dir)} "
         f"--to {version}"
     )
 

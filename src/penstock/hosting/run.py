@@ -242,7 +242,7 @@ class _Run:
         if ends.see_out:
             await self._door.see_out(ends.see_out)
         grace = ends.drain
-        stops = [asyncio.ensure_future(service.stop(drain=grace)) for service in self._services]
+        stops = [asyncio.ensure_future(service.stop(drain_timeout=grace)) for service in self._services]
         await asyncio.sleep(0)  # lets each `stop` begin: nothing more is accepted when the line is written
         with self._told("shutting down, waiting up to %s for %d in flight", grace, self._signal):
             await asyncio.gather(self._door.close(grace + LAST_ANSWERS_SECONDS), *stops)

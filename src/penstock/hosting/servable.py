@@ -399,8 +399,8 @@ class Servable(Protocol):
     async def start(self) -> Any:
         """Return once every stage is ready; raises StartFailed."""
 
-    async def stop(self, *, drain: float) -> Any:
-        """Finish what was accepted for at most `drain` seconds, then settle the rest and end the workers."""
+    async def stop(self, *, drain_timeout: float) -> Any:
+        """Finish what was accepted for at most `drain_timeout` seconds, then settle the rest and end the workers."""
 
 
 def files_of_workers(services: Sequence[Servable]) -> int:

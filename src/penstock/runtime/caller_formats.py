@@ -88,7 +88,7 @@ class CallerFormats:
         """Those of a service with these stages.
 
         Raises:
-            ConfigError: two external stages in a row have no format in common.
+            ConfigError: two remote stages in a row have no format in common.
         """
         formats = crossings(specs)
         first, last = specs[0].external, specs[-1].external

@@ -20,7 +20,7 @@ def crossings(specs: Sequence[StageSpec]) -> tuple[Codec, ...]:
     The first and the last are those of callers in process; what a client sends over HTTP crosses there as it is.
 
     Raises:
-        ConfigError: two external stages in a row have no format in common.
+        ConfigError: two remote stages in a row have no format in common.
     """
     between = [_between(before, after) for before, after in pairwise(specs)]
     return (specs[0].crossing, *between, specs[-1].crossing)

@@ -86,7 +86,7 @@ class ExternalDoor:
         self._mode = mode
         self._stages = {stage.name: stage for stage in stages}
         self._only = only
-        """Whether the one external stage is the only stage of the service."""
+        """Whether the one remote stage is the only stage of the service."""
         self._clock = clock
         self._server: asyncio.Server | None = None
         self._sock: socket.socket | None = None
@@ -114,7 +114,7 @@ class ExternalDoor:
             self._accepted, sock=sock, backlog=BACKLOG, start_serving=False
         )
         await self._server.start_serving()
-        log.info("service %r accepts external workers at %s", self._service, self._path)
+        log.info("service %r accepts remote workers at %s", self._service, self._path)
 
     def close(self) -> None:
         """Listen no more, remove the socket file, and cut off who has no slot yet."""
@@ -204,11 +204,11 @@ class ExternalDoor:
         names = ", ".join(map(repr, self._stages))
         if name is None:
             if len(self._stages) > 1:
-                raise ProtocolError(f"service {self._service!r} has several external stages: name one of {names}")
+                raise ProtocolError(f"service {self._service!r} has several remote stages: name one of {names}")
             return next(iter(self._stages.values()))
         if name not in self._stages:
             shown = cut_line(repr(name), 100)
-            raise ProtocolError(f"service {self._service!r} has no external stage {shown}; it has {names}")
+            raise ProtocolError(f"service {self._service!r} has no remote stage {shown}; it has {names}")
         return self._stages[name]
 
     def refused(self, peer: ExternalPeer, why: str) -> None:

@@ -14,7 +14,7 @@ from penstock.runtime.spec import External, StageSpec, batch_policy, stage_optio
 from penstock.runtime.stage_check import checked_examples
 
 
-@checked_keywords("penstock.external")
+@checked_keywords("penstock.remote")
 def remote(
     name: str,
     *,
@@ -31,7 +31,7 @@ def remote(
     retry: bool = True,
     examples: Sequence[Any] = (),
 ) -> StageSpec:
-    """Describe a stage whose workers attach from outside: see `penstock worker`.
+    """Describe a stage whose workers attach from outside: see `penstock worker run`.
 
     Args:
         name: unique within the service; the workers say it.

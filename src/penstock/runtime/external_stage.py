@@ -268,7 +268,7 @@ class ExternalStageDriver(StageDriver):
     def _grace_over(self) -> None:
         if self._presence.failed(self._now()):
             if not self.health.resting:  # else it has failed already, and the log says why
-                log.error("stage %r has failed: no external worker became ready within reattach_timeout", self.name)
+                log.error("stage %r has failed: no remote worker became ready within reattach_timeout", self.name)
             self.hub.pool_changed(self, None)
         else:
             self._grace.set(self._presence.fails_at)

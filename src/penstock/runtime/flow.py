@@ -125,7 +125,7 @@ class Flow:
         self._now = clock.now
         self.stages = _drivers(self, name, specs, options, inline, clock, start_incarnation)
         self._admission = admission = Admission(
-            options.max_in_flight, options.max_queued_bytes, by_deadline=options.queue_order == "deadline"
+            options.max_in_flight, options.max_queued_bytes, by_deadline=options.queue_order == "edf"
         )
         self.ledger = admission.ledger
         self._tenants = tenants

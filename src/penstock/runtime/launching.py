@@ -142,7 +142,7 @@ def launcher(
 
 
 def _launches_nobody(worker: int) -> Launch:
-    raise AssertionError(f"worker {worker} of an external stage is never launched by us")
+    raise AssertionError(f"worker {worker} of a remote stage is never launched by us")
 
 
 def search_path(entries: Iterable[object]) -> list[bytes]:

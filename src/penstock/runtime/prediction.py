@@ -43,7 +43,7 @@ class Prediction:
         clock: Clock,
     ) -> None:
         self.refuses = options.admission == "deadline"
-        self._overtakes = options.queue_order == "deadline"
+        self._overtakes = options.queue_order == "edf"
         self._back_share = options.background_share
         self._stages = list(stages)
         self._admission = admission

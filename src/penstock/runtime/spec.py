@@ -42,19 +42,19 @@ class External:
 
 
 def preferred(formats: Sequence[Codec]) -> Codec:
-    """Which of the formats of an external stage is spoken where no client has chosen one."""
+    """Which of the formats of a remote stage is spoken where no client has chosen one."""
     return Codec.MSGPACK if Codec.MSGPACK in formats else formats[0]
 
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """One stage of a service; made by `stage()` or `external()`."""
+    """One stage of a service; made by `stage()` or `remote()`."""
 
     target: Any
-    """The `Stage` class, or a function; None where the workers are external."""
+    """The `Stage` class, or a function; None where the workers are remote."""
     name: str
     workers: int
-    """How many are started; 0 where they are external."""
+    """How many are started; 0 where they are remote."""
     setup: Mapping[str, Any] = field(default_factory=dict)
     cpus: tuple[Cores, ...] = ()
     """The cores of each worker; empty: none is pinned."""
@@ -227,8 +227,7 @@ def with_workers(spec: StageSpec, workers: int) -> StageSpec:
     """
     if spec.external is not None:
         raise ConfigError(
-            f"stage {spec.name!r}: it is external, so it cannot have a number of workers; max_remote_workers limits "
-            "them"
+            f"stage {spec.name!r}: it is remote, so it cannot have a number of workers; max_remote_workers limits them"
         )
     count = _count(spec.name, workers, {"gpus": spec.gpus or None, "cpus": spec.cpus or None})
     env = spec.env

@@ -159,7 +159,7 @@ class StageDriver:
             max_batches=spec.options.max_in_flight_batches,
             round_trip_seconds=ROUND_TRIP_SECONDS,
             back_share=options.background_share,
-            by_deadline=options.queue_order == "deadline",
+            by_deadline=options.queue_order == "edf",
             timer_step=clock.fine_step,
         )
         self.counters = StageCounters()

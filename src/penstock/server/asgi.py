@@ -95,7 +95,7 @@ class AsgiApp:
                 engine = service.engine
                 if engine is None or engine.state is State.STOPPED:
                     await service.start()
-                    started.push_async_callback(service.stop, drain=self.app.options.drain_timeout)
+                    started.push_async_callback(service.stop, drain_timeout=self.app.options.drain_timeout)
             yield
 
     def _check_process(self) -> None:

@@ -131,7 +131,7 @@ class WsgiServices:
         await asyncio.wait((self._task,))
         self.app.problems.unstarted = "The service was stopped."
         for service in reversed(self._started):
-            await service.stop(drain=self.app.options.drain_timeout)
+            await service.stop(drain_timeout=self.app.options.drain_timeout)
         self.app.problems.faults.flush()
 
 
@@ -140,4 +140,4 @@ async def _drop_copy(service: Servable) -> None:
     try:
         service.check_process()
     except ConfigError:
-        await service.stop(drain=0.0)
+        await service.stop(drain_timeout=0.0)

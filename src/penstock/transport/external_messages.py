@@ -32,7 +32,7 @@ class ExternalHello(msgspec.Struct, frozen=True):
     pid: int = 0
     language: str = ""
     stage: str | None = None
-    """None where the service has one external stage, and the worker leaves it out."""
+    """None where the service has one remote stage, and the worker leaves it out."""
     codecs: tuple[str, ...] = tuple(CODEC_NAMES)
     """The formats that it reads and writes."""
     health: bool = False

@@ -100,7 +100,7 @@ class Launch(msgspec.Struct, frozen=True):
     allow_nan: bool
     logs: LogOptions
     behind: str
-    """The external stage whose results are its items; "" where it has none before it."""
+    """The remote stage whose results are its items; "" where it has none before it."""
     crossing: Codec
     """The format of its results, where it is not last."""
     served: bool

@@ -259,7 +259,7 @@ class AttachedWorker:
         if policy is not None and not launch.batched:
             raise ConfigError(
                 f"stage {launch.stage!r} receives one item at a time, but {self._target.__qualname__} has a batch "
-                "policy: add one to the stage, as in penstock.external(..., batch=penstock.Batch())"
+                "policy: add one to the stage, as in penstock.remote(..., batch=penstock.Batch())"
             )
         types = declared_signature(self._target, declared, batched=launch.batched)
         accepts(types.item)  # raises where no request can bring such an item

@@ -145,6 +145,6 @@ def check_setup(name: str, target: Any, arguments: dict[str, Any]) -> None:
         takes.bind(*first, **arguments)
     except TypeError as error:
         names = ", ".join(list(takes.parameters)[len(first) :])
-        how = "passed as penstock.stage(..., setup={...}), or to penstock worker as --setup"
+        how = "passed as penstock.stage(..., setup={...}), or to penstock worker run as --setup"
         hint = f"it takes {names}, {how}" if names else "it takes no arguments"
         raise ConfigError(f"stage {name!r}: setup() {error}; {hint}") from None

@@ -60,7 +60,7 @@ STAGE_FAULTS = (WrongLength, NotAwaited)
 
 
 class UnfitResult(Exception):
-    """What an external stage gave is no item of the stage behind it."""
+    """What a remote stage gave is no item of the stage behind it."""
 
 
 def author_name(kind: type) -> str:

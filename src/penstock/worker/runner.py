@@ -164,7 +164,7 @@ class Runner:
         self._watch = watch
         """Looks at the first results; None once it is over."""
         self._behind = behind
-        """The external stage whose results are the items; "" where there is none."""
+        """The remote stage whose results are the items; "" where there is none."""
         self._preprocess: Callable[..., Any] | None = getattr(stage, "preprocess", None)
         self._postprocess: Callable[..., Any] | None = getattr(stage, "postprocess", None)
         self._wants_pre = self._postprocess is not None and wants_pre(self._postprocess)

@@ -1,4 +1,4 @@
-"""`penstock artifact`, and what is wrong with the function of `penstock export`, as their user calls them."""
+"""`penstock model`, and what is wrong with the function of `penstock model export`, as their user calls them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def saved(tmp_path_factory):
 
 
 def artifact(folder, *arguments):
-    status, output = run(folder, "artifact", *map(str, arguments), env=WIDE)
+    status, output = run(folder, "model", *map(str, arguments), env=WIDE)
     assert "Traceback" not in output
     return status, output
 
@@ -156,9 +156,7 @@ def test_a_digest_that_matches_is_taken_and_another_refused(saved, tmp_path):
 
 
 def test_a_report_that_cannot_be_written_is_a_sentence(saved, tmp_path):
-    program = Program(
-        tmp_path, "sh", "-c", 'exec "$@" > /dev/full', "sh", *PENSTOCK, "artifact", "inspect", str(saved[0])
-    )
+    program = Program(tmp_path, "sh", "-c", 'exec "$@" > /dev/full', "sh", *PENSTOCK, "model", "inspect", str(saved[0]))
     try:
         assert program.wait() == 1
     finally:
@@ -177,7 +175,7 @@ def test_what_is_not_there_is_a_sentence_whatever_is_said_of_it(tmp_path):
 def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
     folder = str(saved[0])
     folders = (folder, folder) if command == ("diff",) else (folder,)
-    status, output = artifact(tmp_path, *command, *folders, "--format", "pt2", "--trust-model-code")
+    status, output = artifact(tmp_path, *command, *folders, "--model-format", "pt2", "--trust-model-code")
     assert status == 1
     assert "has no graph of the format 'pt2', but 'onnx'" in output
 
@@ -187,7 +185,7 @@ def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
     [("verify", "default: every graph, which needs the library of each"), ("diff", "none: the artifact's first")],
 )
 def test_help_says_which_graph_a_command_takes_without_a_format(tmp_path, command, words):
-    status, output = run(tmp_path, "artifact", command, "--help", env=WIDE)
+    status, output = run(tmp_path, "model", command, "--help", env=WIDE)
     assert status == 0
     assert words in output
 
@@ -216,7 +214,7 @@ class Trainer: pass
 )
 def test_a_function_that_cannot_be_exported_is_a_sentence(tmp_path, function, words):
     (tmp_path / "trainers.py").write_text(TRAINERS)
-    status, output = run(tmp_path, "export", function, "out", env=WIDE)
+    status, output = run(tmp_path, "model", "export", function, "out", env=WIDE)
     assert status == 1
     assert words in output
     assert "Traceback" not in output

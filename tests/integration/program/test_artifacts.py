@@ -177,7 +177,7 @@ def altered(folder):
     (folder / "model.onnx").write_bytes(graph()[:-1])
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "work"])
+@pytest.mark.parametrize("command", ["serve", "check", "consume"])
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
@@ -189,7 +189,7 @@ def altered(folder):
 )
 def test_what_is_no_artifact_is_a_sentence_and_exit_1(tmp_path, command, prepare, words):
     prepare(tmp_path / "affairs")
-    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
+    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "consume" else ()
     found = spoken(tmp_path, command, "./affairs", *queue)
     assert found.status == 1
     assert words in found.refusal
@@ -206,7 +206,7 @@ def test_a_graph_that_its_library_cannot_open_is_a_sentence(tmp_path, command):
 
 
 @pytest.mark.parametrize("command", ["serve", "check"])
-@pytest.mark.parametrize("flag", [("--trust-model-code",), ("--format", "onnx"), ("--model-digest", "0" * 64)])
+@pytest.mark.parametrize("flag", [("--trust-model-code",), ("--model-format", "onnx"), ("--model-digest", "0" * 64)])
 def test_options_of_an_artifact_need_one(module, command, flag):
     found = spoken(module(), command, "orders:service", *flag)
     assert found.status == 2
@@ -217,14 +217,18 @@ def test_options_of_an_artifact_need_one(module, command, flag):
 @pytest.mark.parametrize(
     ("flags", "status", "words"),
     [
-        (("--format", "pickle"), 2, "--format (or PENSTOCK_MODEL_FORMAT) must be one of onnx, pt2, saved_model, got"),
+        (
+            ("--model-format", "pickle"),
+            2,
+            "--model-format (or PENSTOCK_MODEL_FORMAT) must be one of onnx, pt2, saved_model, got",
+        ),
         (
             ("--model-digest", "abc"),
             2,
             "--model-digest (or PENSTOCK_MODEL_DIGEST) must be 64 lowercase hex digits, got 'abc'",
         ),
         (("--model-digest", "0" * 64), 1, f"{'0' * 64} is expected"),
-        (("--format", "pt2", "--trust-model-code"), 1, "has no graph of the format 'pt2', but 'onnx'"),
+        (("--model-format", "pt2", "--trust-model-code"), 1, "has no graph of the format 'pt2', but 'onnx'"),
     ],
 )
 def test_an_option_that_does_not_fit_the_artifact_is_a_sentence(saved, tmp_path, flags, status, words):

@@ -50,7 +50,7 @@ def test_it_serves_attaches_and_stops(folder):
         env = {"NOTIFY_SOCKET": str(folder / "notify.sock")}
         server = Program(folder, *PENSTOCK, "serve", "app:chain", "--uds", "http.sock", env=env)
         ended.callback(server.destroy)
-        worker = Program(folder, *PENSTOCK, "worker", "app:Next", "--connect", "workers.sock")
+        worker = Program(folder, *PENSTOCK, "worker", "run", "app:Next", "--connect", "workers.sock")
         ended.callback(worker.destroy)
         worker.wait_for("attached to")
         server.wait_for("ready on")
@@ -68,7 +68,7 @@ def test_it_works_off_a_queue(folder):
     url = f"sqlite:///{folder}/q.db"
     with jobs.connect(url) as q:
         submitted = q.submit_many([{"input": n} for n in range(20)])
-        program = Program(folder, *PENSTOCK, "work", "app:service", "--until-empty", env={"PENSTOCK_QUEUE_URL": url})
+        program = Program(folder, *PENSTOCK, "consume", "app:service", "--until-empty", env={"PENSTOCK_QUEUE_URL": url})
         with contextlib.ExitStack() as ended:
             ended.callback(program.destroy)
             assert program.wait() == 0, program.output

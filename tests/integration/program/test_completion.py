@@ -72,11 +72,11 @@ def ask(folder, line, shell):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
-    assert {"serve", "check", "jobs", "config"} <= ask(folder, "penstock ", shell)
-    assert ask(folder, "penstock config ", shell) == {"haproxy", "nginx", "systemd", "k8s", "keda"}
-    assert ask(folder, "penstock config nginx --listen ", shell) == set()
-    assert ask(folder, "penstock config nginx --listen-cert cer", shell) == {"cert.pem"}
-    assert ask(folder, "penstock config k8s greeter:s", shell) == {"greeter:service"}
+    assert {"serve", "check", "jobs", "generate"} <= ask(folder, "penstock ", shell)
+    assert ask(folder, "penstock generate ", shell) == {"haproxy", "nginx", "systemd", "k8s", "keda"}
+    assert ask(folder, "penstock generate nginx --listen ", shell) == set()
+    assert ask(folder, "penstock generate nginx --listen-cert cer", shell) == {"cert.pem"}
+    assert ask(folder, "penstock generate k8s greeter:s", shell) == {"greeter:service"}
     assert ask(folder, "penstock serve --log-f", shell) == {"--log-format"}
     assert ask(folder, "penstock serve --log-format ", shell) == {"text", "json"}
     assert ask(folder, "penstock serve --port ", shell) == set()
@@ -98,10 +98,10 @@ def test_every_shell_is_told_commands_flags_choices_and_services(folder, shell):
 
 
 def test_model_directories_and_their_versions_are_told(folder):
-    assert {"publish", "rollback", "list", "prune"} <= ask(folder, "penstock artifact ", "bash")
-    assert ask(folder, "penstock artifact rollback models --to ", "bash") == {"1", "12"}
-    assert ask(folder, "penstock artifact rollback nothing --to ", "bash") == set()
-    assert ask(folder, "penstock artifact prune --keep ", "bash") == set()
+    assert {"publish", "rollback", "list", "prune"} <= ask(folder, "penstock model ", "bash")
+    assert ask(folder, "penstock model rollback models --to ", "bash") == {"1", "12"}
+    assert ask(folder, "penstock model rollback nothing --to ", "bash") == set()
+    assert ask(folder, "penstock model prune --keep ", "bash") == set()
     assert ask(folder, "penstock serve mod", "bash") == {"models"}
 
 

@@ -1,4 +1,4 @@
-"""The files that `penstock config` prints for HAProxy and nginx, in the real programs, without root.
+"""The files that `penstock generate` prints for HAProxy and nginx, in the real programs, without root.
 
 Behind them stand replicas that answer what a test says, so that everything that is sent twice is seen.
 """

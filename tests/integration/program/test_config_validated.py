@@ -1,4 +1,4 @@
-"""What `penstock config` prints, before the programs and schemas that say whether it is one."""
+"""What `penstock generate` prints, before the programs and schemas that say whether it is one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_systemd_takes_the_unit_of_the_socket_and_of_who_gets_it(flags, tmp_path
 
 def verified(folder, units):
     for name, words in units.items():
-        status, printed = run(folder, "config", *words, "--output", str(folder / name))
+        status, printed = run(folder, "generate", *words, "--output", str(folder / name))
         assert status == 0, printed
     command = ["systemd-analyze", "verify", "--man=no", *(str(folder / name) for name in units)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -76,7 +76,7 @@ def test_kubernetes_takes_the_objects(flags, tmp_path):
     yaml = pytest.importorskip("yaml")
     made = tmp_path / "made.yaml"
     words = ("k8s", "prices:service", "--image", "example.org/prices:1", *flags, "--output", str(made))
-    status, printed = run(tmp_path, "config", *words)
+    status, printed = run(tmp_path, "generate", *words)
     assert status == 0, printed
     found = [each for each in yaml.safe_load_all(made.read_text()) if each is not None]
     assert [each["kind"] for each in found] == ["Deployment", "Service", "PodDisruptionBudget"]
@@ -155,7 +155,7 @@ def test_the_program_takes_the_file_of_a_proxy(name, flags):
     with open_folder() as folder:
         # nginx listens where the file says also if it only checks it
         flags = [word.replace("{port}", str(free_port())).replace("{folder}", str(folder)) for word in flags]
-        status, printed = run(folder, "config", name, *flags, "--output", str(folder / "made.conf"))
+        status, printed = run(folder, "generate", name, *flags, "--output", str(folder / "made.conf"))
         assert status == 0, printed
         done = subprocess.run(
             check_command(name, folder / "made.conf"), capture_output=True, text=True, timeout=60, **unprivileged()

@@ -15,7 +15,7 @@ service = ps.Service(ps.external("square"), name="square")
 other = ps.Service(ps.external("cube"), name="cube")
 ours = ps.Service(ps.stage(len, name="count"), name="ours")
 """
-STARTED = (("serve", "--port", "0"), ("work", "--queue-url", "sqlite:///jobs.db"))
+STARTED = (("serve", "--port", "0"), ("consume", "--queue-url", "sqlite:///jobs.db"))
 
 
 @pytest.fixture(params=STARTED, ids=lambda started: started[0])
@@ -61,7 +61,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         ),
         (
             ("model:service", "model:other", "--remote-worker-socket", "w"),
-            "remote_worker_socket is the path of one socket, but the services 'square' and 'cube' have external stages",
+            "remote_worker_socket is the path of one socket, but the services 'square' and 'cube' have remote stages",
         ),
         (
             ("model:service", "--remote-worker-socket", "w", "--workers", "square=2"),
@@ -69,7 +69,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         ),
         (
             ("model:service", "--remote-worker-socket", "w", "--workers", "2"),
-            "workers: 2 applies to no stage: square have external workers",
+            "workers: 2 applies to no stage: square have remote workers",
         ),
         (("model:service", "--remote-worker-socket", "/no/such/folder/w"), "cannot listen on /no/such/folder/w"),
     ],
@@ -94,7 +94,7 @@ def test_two_services_of_a_consumer_need_two_paths(module):
     folder = module(
         SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", remote_worker_socket="w")\n'
     )
-    found = spoken(folder, "work", "model:first", "model:again", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})
+    found = spoken(folder, "consume", "model:first", "model:again", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})
     assert found.status == 1
     says(
         found.refusal,
@@ -113,7 +113,7 @@ def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     answer = server.http.get("/readyz")
     assert answer.status_code == 503
-    assert re.search(r"square is starting: square waits for an external worker, \d+ s", answer.text)
+    assert re.search(r"square is starting: square waits for a remote worker, \d+ s", answer.text)
     assert server.http.post("/ours/predict", json=[1, 2]).json() == 2
     assert server.http.post("/square/predict", json=1).status_code == 503
     workers = server.http.get("/health").json()["services"]["square"]["stages"]["square"]["workers"]
@@ -123,7 +123,7 @@ def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve
     assert not path.exists()
 
 
-@pytest.mark.parametrize("command", ["serve", "work"])
+@pytest.mark.parametrize("command", ["serve", "consume"])
 def test_help_names_the_flags_with_their_defaults_and_their_variables(tmp_path, command):
     status, output, _ = spoken(tmp_path, command, "--help", env={"COLUMNS": "200"})
     assert status == 0

@@ -95,7 +95,7 @@ def test_what_reloads_serves_on_given_sockets_and_tells_that_it_listens(notified
 
 def test_a_consumer_serves_http_on_given_sockets(host):
     port = host.tcp.getsockname()[1]
-    consumer = host.work("model:service", "--queue-url", "memory://", "--http", "systemd")
+    consumer = host.work("model:service", "--queue-url", "memory://", "--bind", "systemd")
     consumer.wait_for(f"ready on http://127.0.0.1:{port}")
     assert httpx.post(f"http://127.0.0.1:{port}/predict", json=7).json() == 7
     assert httpx.post(f"http://127.0.0.1:{port}/jobs", json={"service": "m", "input": 7}).status_code == 202
@@ -149,8 +149,8 @@ def test_a_descriptor_that_is_no_socket_to_serve_is_named(host):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param((), "it serves no HTTP. Use `--http systemd`", marks=pytest.mark.night),
-        (("--http", "127.0.0.1:0"), "--http is 127.0.0.1:0. Use `--http systemd`"),
+        pytest.param((), "it serves no HTTP. Use `--bind systemd`", marks=pytest.mark.night),
+        (("--bind", "127.0.0.1:0"), "--bind is 127.0.0.1:0. Use `--bind systemd`"),
     ],
 )
 def test_given_sockets_for_which_a_consumer_has_no_use_are_an_error(host, words, said):
@@ -161,9 +161,9 @@ def test_given_sockets_for_which_a_consumer_has_no_use_are_an_error(host, words,
 
 
 def test_a_consumer_that_wants_sockets_and_gets_none_is_an_error(models):
-    status, output = run(models, "work", "model:service", "--queue-url", "memory://", "--http", "systemd")
+    status, output = run(models, "consume", "model:service", "--queue-url", "memory://", "--bind", "systemd")
     assert status == 1
-    assert "--http is systemd, but systemd passed no sockets to this process (LISTEN_FDS)" in output
+    assert "--bind is systemd, but systemd passed no sockets to this process (LISTEN_FDS)" in output
 
 
 def test_a_queue_is_not_open_to_a_network_by_a_given_socket(host):
@@ -173,7 +173,7 @@ def test_a_queue_is_not_open_to_a_network_by_a_given_socket(host):
     server = host.serve("model:service", "--queue-url", url)
     assert server.wait() == 2
     assert said in server.output
-    consumer = host.work("model:service", "--queue-url", url, "--http", "systemd")
+    consumer = host.work("model:service", "--queue-url", url, "--bind", "systemd")
     assert consumer.wait() == 2
     assert said in consumer.output
 

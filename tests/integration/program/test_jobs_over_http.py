@@ -30,7 +30,7 @@ class Farm:
         return self._stack.enter_context(serving(self.folder, "--queue-url", self.url, *options, **more))
 
     def work(self, name="orders:service", *options):
-        program = Program(self.folder, *PENSTOCK, "work", name, "--queue-url", self.url, "--poll-interval", "0.02",
+        program = Program(self.folder, *PENSTOCK, "consume", name, "--queue-url", self.url, "--poll-interval", "0.02",
                           "--retry-backoff", "0.01", "--lease", "2", *options)  # fmt: skip
         self._stack.callback(program.destroy)
         program.wait_for("working on")
@@ -263,7 +263,7 @@ def test_keys_are_asked_for_at_jobs(farm, flag):
             ("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--host", "0.0.0.0", "--tenants-file", "no"),
             "tenants 'no'",
         ),
-        (("work", "orders:service", "--queue-url", "sqlite:///q.db", "--http", "0.0.0.0:0"), "--api-key-file"),
+        (("consume", "orders:service", "--queue-url", "sqlite:///q.db", "--bind", "0.0.0.0:0"), "--api-key-file"),
         (("serve", "orders:service", "--queue-url", "memory://"), "penstock consume"),
         (("serve", "orders:service", "--queue-url", "sqlit:///q.db"), "did you mean sqlite"),
         (("serve", "orders:service", "--queue-url", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
@@ -280,7 +280,7 @@ def test_what_may_not_be_is_no_start(tmp_path, arguments, words):
 def test_one_process_does_it_all_with_a_queue_in_memory(tmp_path):
     write_module(tmp_path)
     program = Program(
-        tmp_path, *PENSTOCK, "work", "orders:service", "--queue-url", "memory://", "--http", "127.0.0.1:0"
+        tmp_path, *PENSTOCK, "consume", "orders:service", "--queue-url", "memory://", "--bind", "127.0.0.1:0"
     )
     try:
         url = program.wait_for(r"ready on (http\S+)")[1]

@@ -112,7 +112,7 @@ def test_large_inputs_and_results_of_jobs_lie_in_shared_memory_and_leave_nothing
         "--retry-backoff",
         "0.01",
     )
-    program = Program(tmp_path, *PENSTOCK, "work", "model:back", "model:two", *flags, "--health", "127.0.0.1:0")
+    program = Program(tmp_path, *PENSTOCK, "consume", "model:back", "model:two", *flags, "--health-bind", "127.0.0.1:0")
     try:
         connect = connecting_to(int(program.wait_for(r"ready on http://\S+:(\d+)")[1]))
         with jobs.connect(url, max_inline_bytes=1_000_000) as queue:

@@ -185,7 +185,7 @@ DAMAGES = {
 }
 EVERY_DAMAGE = [("serve", damage) for damage in DAMAGES]
 EVERY_COMMAND = [
-    (c, d) for c in ("work", "check", "inspect", "verify", "diff") for d in (cut_current, alter_the_version)
+    (c, d) for c in ("consume", "check", "inspect", "verify", "diff") for d in (cut_current, alter_the_version)
 ]
 
 
@@ -193,8 +193,8 @@ EVERY_COMMAND = [
 def test_a_model_directory_that_is_damaged_is_a_sentence_and_exit_1(models, tmp_path, command, damage):
     damage(models)
     words = DAMAGES[damage]
-    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "work" else ()
-    artifact = ("artifact",) if command in ("inspect", "verify", "diff") else ()
+    queue = ("--queue-url", f"sqlite:///{tmp_path}/q.db") if command == "consume" else ()
+    artifact = ("model",) if command in ("inspect", "verify", "diff") else ()
     other = ("second",) if command == "diff" else ()
     found = spoken(tmp_path, *artifact, command, "./models", *other, *queue, env={"COLUMNS": "3000"})
     assert found.status == 1

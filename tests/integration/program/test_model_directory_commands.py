@@ -1,4 +1,4 @@
-"""`penstock artifact publish`, `rollback`, `list` and `prune`, as their user calls them."""
+"""`penstock model publish`, `rollback`, `list` and `prune`, as their user calls them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def models(saved, tmp_path):
 
 def artifact(folder, *arguments):
     """How the command ends, and what it says: on standard error where it fails, and else on standard output."""
-    status, output, error = spoken(folder, "artifact", *map(str, arguments), env=WIDE)
+    status, output, error = spoken(folder, "model", *map(str, arguments), env=WIDE)
     assert "Traceback" not in output + error
     assert output == "" or error == ""
     return status, output + error
@@ -55,13 +55,13 @@ def there(models):
 def test_the_program_publishes_rolls_back_and_tells(saved, tmp_path):
     folder, digests = saved
     for name in "ab":
-        assert run(tmp_path, "artifact", "publish", str(folder / name), "models", env=WIDE)[0] == 0
-    said = run(tmp_path, "artifact", "rollback", "models", env=WIDE)
+        assert run(tmp_path, "model", "publish", str(folder / name), "models", env=WIDE)[0] == 0
+    said = run(tmp_path, "model", "rollback", "models", env=WIDE)
     assert said == (0, f"rolled back models from version 2 to version 1; {NEXT_START}\n")
-    status, output = run(tmp_path, "artifact", "rollback", "models", env=WIDE)
+    status, output = run(tmp_path, "model", "rollback", "models", env=WIDE)
     assert status == 1
     assert "no version to roll back to" in output
-    status, output = run(tmp_path, "artifact", "list", "models", "--json", env=WIDE)
+    status, output = run(tmp_path, "model", "list", "models", "--json", env=WIDE)
     told = json.loads(output)
     assert (status, told["version"]) == (0, 1)
     assert [each["digest"] for each in told["versions"]] == [digests["a"], digests["b"]]
@@ -82,7 +82,7 @@ def test_a_publish_that_is_repeated_changes_nothing_and_says_so(models, saved, t
     status, output = artifact(tmp_path, "publish", folder / "a", "models")
     assert status == 0
     assert "is version 1 of models already, but version 2 is current: nothing was changed" in output
-    assert output.endswith("; to switch to it: penstock artifact rollback models --to 1\n")
+    assert output.endswith("; to switch to it: penstock model rollback models --to 1\n")
     assert there(models) == before
     said = told(tmp_path, "publish", folder / "a", "models")
     assert said == {"path": "models", "version": 1, "digest": digests["a"], "repeated": True, "current": 2}

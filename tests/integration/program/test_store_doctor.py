@@ -18,7 +18,7 @@ def folder(tmp_path):
 
 
 def doctor(folder, url, *more, **env):
-    status, output = run(folder, "doctor", "--queue-url", url, *more, env={"COLUMNS": "200", **env})
+    status, output = run(folder, "jobs", "doctor", "--queue-url", url, *more, env={"COLUMNS": "200", **env})
     assert "Traceback" not in output
     assert "\x1b" not in output  # no colours: nobody looks at a terminal
     return status, output
@@ -65,7 +65,7 @@ def test_a_file_is_looked_at_and_the_variable_names_it(folder):
     assert status == (1 if found["file system"]["wrong"] else 0)
     assert found["file"]["found"] == str(folder / "q.db")
     assert found["synchronous"]["found"] == "NORMAL"
-    assert run(folder, "doctor", "--json", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})[1] != ""
+    assert run(folder, "jobs", "doctor", "--json", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})[1] != ""
 
 
 def test_jobs_in_memory_are_never_safe(folder):
@@ -75,6 +75,6 @@ def test_jobs_in_memory_are_never_safe(folder):
 
 
 def test_without_a_queue_it_asks_which_one(folder):
-    status, output = run(folder, "doctor")
+    status, output = run(folder, "jobs", "doctor")
     assert status == 2
     assert "no queue is set" in output

@@ -91,7 +91,7 @@ def test_systemd_is_told_of_a_consumer(notified, host):
         assert queue.result(job, timeout=PATIENCE_SECONDS) == 9
 
 
-@pytest.mark.parametrize("command", ["serve", "work"])
+@pytest.mark.parametrize("command", ["serve", "consume"])
 def test_signs_of_life_come_until_livez_fails_and_again_when_it_does_not(notified, host, command):
     env = {"NOTIFY_SOCKET": notified.address, "WATCHDOG_USEC": "200000"}
     stalled = ("--progress-deadline", "1", "--liveness-deadline", "1")

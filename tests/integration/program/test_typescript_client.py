@@ -255,7 +255,7 @@ def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
     queue = ("--queue-url", f"sqlite:///{folder}/q.db")
     terms = ("--poll-interval", "0.02", "--retry-backoff", "0.01", "--lease", "2")
     with serving(folder, *queue) as server:
-        consumer = Program(folder, *PENSTOCK, "work", "orders:service", *queue, *terms)
+        consumer = Program(folder, *PENSTOCK, "consume", "orders:service", *queue, *terms)
         try:
             consumer.wait_for("working on")
             program = node(

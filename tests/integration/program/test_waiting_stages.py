@@ -161,7 +161,7 @@ def test_jobs_of_a_waiting_stage_run_beside_each_other_and_end_as_items_do(tmp_p
     (tmp_path / "model.py").write_text(SOURCE)
     (tmp_path / "notes_and_gates.py").write_text(NOTES_AND_GATES.read_text())
     url = f"sqlite:///{tmp_path}/q.db"
-    program = Program(tmp_path, *PENSTOCK, "work", f"model:{kind}", "--until-empty", env={"PENSTOCK_QUEUE_URL": url})
+    program = Program(tmp_path, *PENSTOCK, "consume", f"model:{kind}", "--until-empty", env={"PENSTOCK_QUEUE_URL": url})
     try:
         with jobs.connect(url) as q:
             held = q.submit_many([{"input": ["hold", "open", i]} for i in range(20)])

@@ -74,7 +74,7 @@ class Queue:
         (folder / "models.py").write_text(SERVICE)
 
     def work(self, *words, env=None, command=PENSTOCK):
-        program = Program(self.folder, *command, "work", *words, env={"PENSTOCK_QUEUE_URL": self.url, **(env or {})})
+        program = Program(self.folder, *command, "consume", *words, env={"PENSTOCK_QUEUE_URL": self.url, **(env or {})})
         self.programs.append(program)
         return program
 
@@ -200,7 +200,7 @@ def test_a_second_signal_ends_it_at_once(queue):
 def test_a_second_signal_loses_no_count_of_failed_requests(queue):
     with jobs.connect(queue.url) as q:
         q.submit("first")
-        program = queue.work("models:gate", "--http", "127.0.0.1:0", "--workers", "2")
+        program = queue.work("models:gate", "--bind", "127.0.0.1:0", "--workers", "2")
         address = program.wait_for(r"ready on (http://\S+)")[1]
         until_now((queue.folder / "first.begun").exists, "the job has begun")
         with httpx.Client(base_url=address, verify=False) as client:
@@ -214,7 +214,7 @@ def test_a_second_signal_loses_no_count_of_failed_requests(queue):
 
 
 def test_probes_and_metrics_are_answered_where_health_says_and_nothing_else(queue):
-    program = queue.work("models:double", "--health", "127.0.0.1:0")
+    program = queue.work("models:double", "--health-bind", "127.0.0.1:0")
     address = program.wait_for(r"ready on (http://\S+)")[1]
     with httpx.Client(base_url=address, verify=False) as client:
         assert client.get("/readyz").status_code == 200
@@ -230,7 +230,7 @@ def test_probes_and_metrics_are_answered_where_health_says_and_nothing_else(queu
 
 
 def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
-    program = queue.work("models:double", "--http", "127.0.0.1:0")
+    program = queue.work("models:double", "--bind", "127.0.0.1:0")
     address = program.wait_for(r"ready on (http://\S+)")[1]
     with httpx.Client(base_url=address, verify=False) as client, jobs.connect(queue.url) as q:
         job = q.submit(4)
@@ -241,7 +241,7 @@ def test_the_whole_app_is_served_beside_the_jobs_where_http_says(queue):
 
 
 def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(queue):
-    program = queue.work("models:double", "--http", "127.0.0.1:0", "--drain-delay", "600", "--poll-interval", "0.01")
+    program = queue.work("models:double", "--bind", "127.0.0.1:0", "--drain-delay", "600", "--poll-interval", "0.01")
     address = program.wait_for(r"ready on (http://\S+)")[1]
     with jobs.connect(queue.url) as q, httpx.Client(base_url=address, verify=False) as client:
         assert q.result(q.submit(1), timeout=30) == 2
@@ -267,7 +267,7 @@ def test_a_stage_is_told_the_id_of_its_job_and_never_runs_in_the_consumers_proce
 
 
 def test_a_service_that_takes_files_takes_no_bodies_over_http(queue):
-    program = queue.work("models:count", "--http", "127.0.0.1:0")
+    program = queue.work("models:count", "--bind", "127.0.0.1:0")
     address = program.wait_for(r"ready on (http://\S+)")[1]
     with httpx.Client(base_url=address, verify=False) as client:
         for path in ("/predict", "/batch"):
@@ -291,10 +291,10 @@ def test_under_json_every_line_is_an_object(queue):
     ("words", "status", "sentence"),
     [
         (["models:double", "--lease", "0.5"], 2, "--lease (or PENSTOCK_LEASE) must be at least 1"),
-        (["models:double", "--queue-url", "memory://"], 2, "--http HOST:PORT"),
+        (["models:double", "--queue-url", "memory://"], 2, "--bind HOST:PORT"),
         (["models:double", "--queue-url", "nothing://x"], 2, "nothing"),
         (["models:double", "--queue-url", "sqlite:////nowhere/at/all/q.db"], 1, "/nowhere/at/all"),
-        (["models:double", "--health", "8000x"], 1, "HOST:PORT"),
+        (["models:double", "--health-bind", "8000x"], 1, "HOST:PORT"),
         (["models:double", "--allow-input", "/data"], 1, "--allow-input"),
         (["models:double", "--allow-net", "10.0.0.0/99"], 1, "allow_net"),
         (["models:broken"], 1, "no model here"),

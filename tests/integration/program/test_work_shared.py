@@ -33,7 +33,7 @@ JOBS = 200
 def two_consumers(tmp_path):
     (tmp_path / "short.py").write_text(SERVICE)
     url = f"sqlite:///{tmp_path}/q.db"
-    consumers = [Program(tmp_path, *PENSTOCK, "work", "short:service", "--queue-url", url) for _ in range(2)]
+    consumers = [Program(tmp_path, *PENSTOCK, "consume", "short:service", "--queue-url", url) for _ in range(2)]
     yield url, consumers
     for consumer in consumers:
         consumer.destroy()

@@ -57,7 +57,7 @@ class Work:
         (folder / "models.py").write_text(SERVICES)
 
     def start(self, *words):
-        program = Program(self.folder, *PENSTOCK, "work", *words, "--queue-url", self.url)
+        program = Program(self.folder, *PENSTOCK, "consume", *words, "--queue-url", self.url)
         self.programs.append(program)
         program.wait_for("working on")
         return program

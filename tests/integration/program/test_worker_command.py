@@ -1,4 +1,4 @@
-"""`penstock worker` as its user starts it, attached to a server that the test plays."""
+"""`penstock worker run` as its user starts it, attached to a server that the test plays."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def door(tmp_path):
 
 @pytest.fixture
 def worker(tmp_path):
-    """Starts `penstock worker model:Square --connect s`; whatever is left of it is ended."""
+    """Starts `penstock worker run model:Square --connect s`; whatever is left of it is ended."""
     with contextlib.ExitStack() as running_ones:
         yield lambda source=SQUARE, *options, **more: running_ones.enter_context(
             attached(tmp_path, source, *options, **more)
@@ -657,7 +657,7 @@ def test_once_it_ends_well_when_the_server_has_gone(worker, door, tmp_path):
 
 
 def test_once_what_is_no_stage_and_a_server_that_took_nobody_are_failures(worker, door, tmp_path):
-    found = spoken(tmp_path, "worker", "pathlib:Path", "--connect", "t", "--once")
+    found = spoken(tmp_path, "worker", "run", "pathlib:Path", "--connect", "t", "--once")
     assert (found.status, "Path is not a stage" in found.refusal) == (1, True)
     program = worker(SQUARE, "--once")
     peer = door.accept()
@@ -982,19 +982,19 @@ def test_what_cannot_be_is_said_in_a_sentence(tmp_path, target, options, status,
     (tmp_path / "fails.py").write_text("raise ValueError('at import')\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "manifest.json").touch()
-    found = spoken(tmp_path, "worker", target, "--connect", "s", *options)
+    found = spoken(tmp_path, "worker", "run", target, "--connect", "s", *options)
     assert (found.status, found.out, words in found.err) == (status, "", True), found.err
     assert "src/penstock" not in found.err
 
 
 def test_what_cannot_be_is_an_object_where_lines_are(tmp_path):
     (tmp_path / "fails.py").write_text("raise ValueError('at import')\n")
-    status, output = run(tmp_path, "worker", "fails:Square", "--connect", "s", "--log-format", "json")
+    status, output = run(tmp_path, "worker", "run", "fails:Square", "--connect", "s", "--log-format", "json")
     (line,) = map(json.loads, output.splitlines())
     assert (status, line["message"]) == (1, "ValueError: at import")
     assert 'fails.py", line 1' in line["traceback"]
 
 
 def test_the_socket_must_be_named(tmp_path):
-    found = spoken(tmp_path, "worker", "model:Square")
+    found = spoken(tmp_path, "worker", "run", "model:Square")
     assert (found.status, "--connect" in found.refusal) == (2, True)

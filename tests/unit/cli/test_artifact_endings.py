@@ -34,7 +34,7 @@ def test_a_disk_that_is_full_while_a_model_is_saved_is_a_sentence(tmp_path, monk
     (tmp_path / "trained_here.py").write_text("def made(): return {'model': 1}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(penstock.export.saving, "save", fail)
-    assert main(["export", "trained_here:made", "full/a"]) == 1
+    assert main(["model", "export", "trained_here:made", "full/a"]) == 1
     said = capsys.readouterr().err
     assert "full/a was not saved: No space left on device" in said
     assert "Traceback" not in said
@@ -44,7 +44,7 @@ def test_a_disk_that_is_full_while_a_model_is_saved_is_a_sentence(tmp_path, monk
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_a_stdout_that_is_closed_is_a_sentence(artifact, monkeypatch, capsys, flags):
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["artifact", "inspect", str(artifact), *flags]) == 1
+    assert main(["model", "inspect", str(artifact), *flags]) == 1
     assert "cannot write to standard output: stdout is closed" in capsys.readouterr().err
 
 
@@ -52,9 +52,9 @@ def test_a_stdout_that_is_closed_is_a_sentence(artifact, monkeypatch, capsys, fl
 def test_an_artifact_in_a_folder_whose_name_is_no_unicode_is_looked_at_as_any_other(artifact, capsys, command):
     odd = os.fsdecode(os.fsencode(artifact.parent) + b"/odd\xff")
     artifact.rename(odd)
-    assert main(["artifact", command, odd, "--json"]) == 0
+    assert main(["model", command, odd, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["path"].endswith("/odd\\xff")
-    assert main(["artifact", command, odd]) == 0
+    assert main(["model", command, odd]) == 0
 
 
 def test_the_digest_of_a_saved_model_can_be_copied_from_a_narrow_terminal(monkeypatch, capsys, tmp_path):
@@ -79,12 +79,12 @@ def test_a_model_that_was_saved_is_told_where_stdout_takes_nothing(monkeypatch, 
 @pytest.mark.parametrize(
     ("words", "purpose"),
     [
-        (["artifact", "inspect", "DIR"], "to inspect the artifact of a trained model"),
-        (["artifact", "verify", "DIR"], "to inspect the artifact of a trained model"),
-        (["artifact", "diff", "DIR", "DIR"], "to inspect the artifact of a trained model"),
-        (["artifact", "publish", "DIR", "DIR"], "to inspect the artifact of a trained model"),
-        (["artifact", "list", "DIR"], "to inspect the artifact of a trained model"),
-        (["export", "trained_here:made", "DIR"], "to save a trained model"),
+        (["model", "inspect", "DIR"], "to inspect the artifact of a trained model"),
+        (["model", "verify", "DIR"], "to inspect the artifact of a trained model"),
+        (["model", "diff", "DIR", "DIR"], "to inspect the artifact of a trained model"),
+        (["model", "publish", "DIR", "DIR"], "to inspect the artifact of a trained model"),
+        (["model", "list", "DIR"], "to inspect the artifact of a trained model"),
+        (["model", "export", "trained_here:made", "DIR"], "to save a trained model"),
     ],
 )
 def test_without_numpy_a_sentence_says_how_to_install_it(monkeypatch, capsys, words, purpose):
@@ -121,7 +121,7 @@ def hostile(tmp_path, monkeypatch):
 
 
 def test_no_text_of_an_artifact_reaches_the_terminal_with_escape_sequences(hostile, capsys):
-    assert main(["artifact", "inspect", str(hostile)]) == 0
+    assert main(["model", "inspect", str(hostile)]) == 0
     output = capsys.readouterr().out
     assert_printable(output)
     assert f"{HOSTILE_NAME} {HOSTILE_NAME}" in output
@@ -131,7 +131,7 @@ def test_no_text_of_an_artifact_reaches_the_terminal_with_escape_sequences(hosti
 
 
 def test_json_of_an_artifact_has_escapes_for_what_is_not_printable(hostile, capsys):
-    assert main(["artifact", "inspect", str(hostile), "--json"]) == 0
+    assert main(["model", "inspect", str(hostile), "--json"]) == 0
     output = capsys.readouterr().out
     assert_printable(output)
     assert "имя" in output
@@ -141,7 +141,7 @@ def test_json_of_an_artifact_has_escapes_for_what_is_not_printable(hostile, caps
 
 def test_a_refusal_repeats_the_texts_of_an_artifact_in_printable_characters(hostile, capsys):
     edit_manifest(hostile, lambda found: found.update({HOSTILE: 1}))
-    assert main(["artifact", "inspect", str(hostile)]) == 1
+    assert main(["model", "inspect", str(hostile)]) == 1
     said = capsys.readouterr().err
     assert_printable(said)
     assert HOSTILE_NAME in said
@@ -152,7 +152,7 @@ def test_the_names_of_features_are_told_in_printable_characters(hostile, capsys)
     (hostile / "features.json").write_text(spec)
     entry = {"sha256": sha256(spec.encode()).hexdigest(), "bytes": len(spec.encode())}
     edit_manifest(hostile, lambda found: found["files"].update({"features.json": entry}))
-    assert main(["artifact", "inspect", str(hostile)]) == 0
+    assert main(["model", "inspect", str(hostile)]) == 0
     output = capsys.readouterr().out
     assert_printable(output)
     assert f" {HOSTILE_NAME} │ Numeric" in output
@@ -160,7 +160,7 @@ def test_the_names_of_features_are_told_in_printable_characters(hostile, capsys)
 
 def test_what_differs_is_told_in_printable_characters(hostile, artifact, capsys):
     for flags in ([], ["--json"]):
-        assert main(["artifact", "diff", str(artifact), str(hostile), *flags]) == 1
+        assert main(["model", "diff", str(artifact), str(hostile), *flags]) == 1
         output = capsys.readouterr().out
         assert_printable(output)
         assert f"library {HOSTILE_NAME}" in output or flags

@@ -1,4 +1,4 @@
-"""What signals ask of the process of `penstock worker`, told when each comes."""
+"""What signals ask of the process of `penstock worker run`, told when each comes."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""`penstock config` in this process: what is written where, and what is refused how."""
+"""`penstock generate` in this process: what is written where, and what is refused how."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALLS = {
 
 @pytest.fixture
 def config(capsys, monkeypatch, tmp_path):
-    """Run `penstock config …` in a folder of its own; its exit status and what it wrote to both streams."""
+    """Run `penstock generate …` in a folder of its own; its exit status and what it wrote to both streams."""
     for name in [name for name in os.environ if name.startswith("PENSTOCK_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
@@ -31,7 +31,7 @@ def config(capsys, monkeypatch, tmp_path):
     def run(*words):
         capsys.readouterr()
         try:
-            arguments = main.command_arguments(["config", *words])
+            arguments = main.command_arguments(["generate", *words])
         except SystemExit as end:
             status = end.code
         else:
@@ -45,7 +45,7 @@ def config(capsys, monkeypatch, tmp_path):
 def test_a_file_goes_to_standard_output_and_nothing_else_is_said(config, words):
     status, out, err = config(*words)
     assert (status, err) == (0, "")
-    assert f"`penstock config {words[0]}`" in out
+    assert f"`penstock generate {words[0]}`" in out
     assert out.endswith("\n")
     assert not out.endswith("\n\n")
 
@@ -148,8 +148,8 @@ def test_variables_hold_as_for_penstock_serve(config, monkeypatch):
 
 def test_how_an_artifact_is_opened_is_not_said_of_a_module(config, monkeypatch):
     monkeypatch.setenv("PENSTOCK_MODEL_FORMAT", "onnx")
-    assert "--format" not in config(*CALLS["systemd"])[1]
-    assert "--format onnx" in config("systemd", "./prices", "--user", "prices")[1]
+    assert "--model-format" not in config(*CALLS["systemd"])[1]
+    assert "--model-format onnx" in config("systemd", "./prices", "--user", "prices")[1]
 
 
 def test_flags_of_every_kind_reach_the_command(config):

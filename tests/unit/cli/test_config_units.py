@@ -1,4 +1,4 @@
-"""The units of systemd and the objects of Kubernetes and KEDA that `penstock config` prints.
+"""The units of systemd and the objects of Kubernetes and KEDA that `penstock generate` prints.
 
 That `systemd-analyze` and the schemas of Kubernetes take them is in
 `tests/integration/program/test_config_validated.py`.

@@ -1,4 +1,4 @@
-"""`penstock embeddings`, and the tables that `penstock artifact inspect` shows."""
+"""`penstock embeddings`, and the tables that `penstock model inspect` shows."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_row_in_the_graph_is_told_as_that(artifact, tmp_path, capsys):
 
 
 def test_inspect_shows_tables_and_the_roles_of_graphs(artifact, capsys):
-    shown = printed(capsys, "artifact", "inspect", artifact)
+    shown = printed(capsys, "model", "inspect", artifact)
     assert {"onnx ids", "onnx model", "user", "item", "outside", "8", "4"} <= {
         cell.strip() for cell in shown.replace("│", "\n").splitlines()
     }

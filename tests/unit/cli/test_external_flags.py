@@ -32,7 +32,7 @@ def test_a_flag_for_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_re
 def test_one_socket_cannot_be_that_of_two_services():
     services = [service("one", external=True), service("ours", external=False), service("two", external=True)]
     with pytest.raises(
-        ConfigError, match=r"^remote_worker_socket .* the services 'one' and 'two' have external stages"
+        ConfigError, match=r"^remote_worker_socket .* the services 'one' and 'two' have remote stages"
     ) as refused:
         fields_of_each(services, GIVEN, by_flag=True)
     assert "penstock.Service(..., remote_worker_socket=PATH)" in str(refused.value)

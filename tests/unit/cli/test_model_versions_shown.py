@@ -90,7 +90,7 @@ def test_what_was_done_is_told_where_stdout_takes_nothing(tmp_path, monkeypatch,
     named = {"publish": [tmp_path / "c", tmp_path / "models"]}.get(command, [tmp_path / "models"])
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", None if closed else full)
-        assert main(["artifact", command, *map(str, named), *flags]) == 1
+        assert main(["model", command, *map(str, named), *flags]) == 1
     said = capsys.readouterr().err
     assert re.search(DONE[command], said)
     assert said.endswith("stdout is closed\n" if closed else "No space left on device\n")
@@ -161,5 +161,5 @@ def test_a_stdout_that_is_closed_is_a_sentence(tmp_path, monkeypatch, capsys, fl
     write_artifact(tmp_path / "affairs")
     publish_artifact(tmp_path / "affairs", tmp_path / "models")
     monkeypatch.setattr(sys, "stdout", None)
-    assert main(["artifact", "list", str(tmp_path / "models"), *flags]) == 1
+    assert main(["model", "list", str(tmp_path / "models"), *flags]) == 1
     assert "cannot write to standard output: stdout is closed" in capsys.readouterr().err

@@ -76,6 +76,6 @@ def test_workers_that_attach_from_outside_are_not_counted_here():
         resized([mixed], parse_pools("square=2"), by_flag=False)
     alone = ps.Service(ps.remote("cube"), name="alone")
     assert resized([mixed, alone], parse_pools("3"), by_flag=True)[1] is alone
-    with pytest.raises(ConfigError, match=r"^workers: 3 applies to no stage: cube have external workers$"):
+    with pytest.raises(ConfigError, match=r"^workers: 3 applies to no stage: cube have remote workers$"):
         resized([alone], parse_pools("3"), by_flag=True)
     assert resized([alone], parse_pools("3"), by_flag=False) == [alone], "a variable is for others"

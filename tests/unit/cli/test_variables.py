@@ -57,9 +57,9 @@ def test_the_link_of_a_kubernetes_service_sets_no_port_and_is_told():
 
 def test_a_variable_is_read_where_the_command_has_its_flag_and_nowhere_else():
     others = {"PENSTOCK_PORT": "many", "PENSTOCK_TLS_CERT": "c", "PENSTOCK_LOG_FORMAT": "json"}
-    arguments = command_arguments(["worker", "m:Stage", "--connect", "s"])
+    arguments = command_arguments(["worker", "run", "m:Stage", "--connect", "s"])
     assert server_options(arguments, others) == ServerOptions(log_format="json")
-    scaled = ["config", "keda", "--service", "s", "--prometheus", "http://p"]
+    scaled = ["generate", "keda", "--service", "s", "--prometheus", "http://p"]
     assert service_fields(command_arguments(scaled), {"PENSTOCK_TIMEOUT": "5", "PENSTOCK_QUEUE_ORDER": "x"}) == {
         "timeout": 5
     }
@@ -106,7 +106,7 @@ def test_a_flag_that_is_not_known_or_not_whole_is_told_which_one_is_near(words, 
 
 
 def test_a_flag_is_never_abbreviated(capsys):
-    for words in (["serve", "m", "--por", "8000"], ["health", "--time", "1"], ["config", "keda", "--serv", "m"]):
+    for words in (["serve", "m", "--por", "8000"], ["health", "--time", "1"], ["generate", "keda", "--serv", "m"]):
         with pytest.raises(SystemExit):
             command_arguments(words)
 

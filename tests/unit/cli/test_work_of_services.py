@@ -52,8 +52,8 @@ def test_what_the_service_itself_says_is_kept():
     ("flags", "unread"),
     [
         ((), ("TLS_CERT", "API_KEY_FILE", "MAX_BODY")),
-        (("--health", ":8001"), ("TLS_CERT", "API_KEY_FILE")),
-        (("--http", ":8000"), ()),
+        (("--health-bind", ":8001"), ("TLS_CERT", "API_KEY_FILE")),
+        (("--bind", ":8000"), ()),
     ],
 )
 def test_variables_of_a_server_count_where_there_is_one(flags, unread):
@@ -67,9 +67,9 @@ def test_variables_of_a_server_count_where_there_is_one(flags, unread):
 def test_jobs_come_in_from_a_network_where_a_key_is_asked_for(tmp_path):
     (tmp_path / "t.toml").write_text(f'[tenants.gold]\nkey_sha256 = ["{"a" * 64}"]')
     keyed, plain = (ps.Service(math.sqrt, tenants=path) for path in (str(tmp_path / "t.toml"), None))
-    beyond = read("--http", "0.0.0.0:0")
+    beyond = read("--bind", "0.0.0.0:0")
     beyond._check_closed([keyed], [])
     with pytest.raises(WronglyCalled, match="would be open to every client"):
         beyond._check_closed([plain], [])
-    for work in (read("--http", "127.0.0.1:0"), read("--health", "0.0.0.0:0")):
+    for work in (read("--bind", "127.0.0.1:0"), read("--health-bind", "0.0.0.0:0")):
         work._check_closed([plain], [])

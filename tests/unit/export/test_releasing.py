@@ -56,7 +56,7 @@ def test_what_is_published_already_is_told_and_how_to_go_to_it(there, capsys):
     assert publish(there.parent / "a", there) == 1
     assert told(capsys)[-1] == (
         f"penstock: {there.parent}/a is version 1 of {there} already, but version 2 is current: nothing was changed; "
-        f"to switch to it: penstock artifact rollback '{there}' --to 1"
+        f"to switch to it: penstock model rollback '{there}' --to 1"
     )
 
 

@@ -363,8 +363,8 @@ async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_
         (b"GET / HTTP/1.1\r\n\r\n", "not a worker protocol: the connection starts with b'GET '"),
         (BIG.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"{}", "speaks version 3 of the protocol, this one version 4"),
         (hello(version=5), "the worker speaks version 5 of the protocol, this end 4"),
-        (hello(stage="cube"), "service 'service' has no external stage 'cube'; it has 'square'"),
-        (hello(stage="x" * 5000), "service 'service' has no external stage 'xxx"),
+        (hello(stage="cube"), "service 'service' has no remote stage 'cube'; it has 'square'"),
+        (hello(stage="x" * 5000), "service 'service' has no remote stage 'xxx"),
         (hello(codecs=["msgpack"]), "stage 'square' also needs the formats json"),
         (hello(pid="me"), "what should be the JSON of a HELLO is none"),
         (control(Kind.HELLO, b"\xff\xfe"), "what should be the JSON of a HELLO is none"),
@@ -517,7 +517,7 @@ async def test_a_stage_has_to_be_named_where_there_are_several(make):
     door = await make(remote("square", accepts=("json",)), remote("cube", accepts=("json",)))
     peer = await door.connect()
     await peer.say(hello(stage=None))
-    assert await peer.refused() == "service 'service' has several external stages: name one of 'square', 'cube'"
+    assert await peer.refused() == "service 'service' has several remote stages: name one of 'square', 'cube'"
 
 
 async def test_refusals_fill_no_log(make, caplog):

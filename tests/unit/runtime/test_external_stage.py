@@ -92,8 +92,8 @@ async def test_a_start_waits_for_nobody_and_the_service_is_starting_until_a_work
     stage = await make()
     engine = stage.rig.engine
     await stage.rig.clock.advance(12.5)
-    assert (engine.state, engine.reason) == (State.STARTING, "square waits for an external worker, 12 s")
-    with pytest.raises(NotReady, match="square waits for an external worker, 12 s"):
+    assert (engine.state, engine.reason) == (State.STARTING, "square waits for a remote worker, 12 s")
+    with pytest.raises(NotReady, match="square waits for a remote worker, 12 s"):
         stage.rig.submit()
     await stage.attach(ready=False)
     assert engine.state is State.STARTING, "it is there, and not set up yet"
@@ -186,10 +186,10 @@ async def test_after_the_grace_the_stage_has_failed_until_a_worker_is_ready(make
     assert "square" in str(waiting.error)
     await stage.rig.clock.advance(4.0)
     engine = stage.rig.engine
-    assert (engine.state, engine.reason) == (State.FAILED, "square waits for an external worker, 7 s")
-    with pytest.raises(NotReady, match="failed: square waits for an external worker, 7 s"):
+    assert (engine.state, engine.reason) == (State.FAILED, "square waits for a remote worker, 7 s")
+    with pytest.raises(NotReady, match="failed: square waits for a remote worker, 7 s"):
         stage.rig.submit()
-    assert "stage 'square' has failed: no external worker became ready within reattach_timeout" in caplog.text
+    assert "stage 'square' has failed: no remote worker became ready within reattach_timeout" in caplog.text
     second = await stage.attach()
     assert engine.state is State.READY
     call = await stage.rig.call(b"2")
@@ -235,7 +235,7 @@ async def test_a_worker_that_has_attached_and_is_not_ready_is_told_of(make):
     stage = await make()
     await stage.attach(ready=False)
     await stage.rig.clock.advance(9.0)
-    assert stage.rig.engine.reason == "square waits for an external worker to become ready, 9 s"
+    assert stage.rig.engine.reason == "square waits for a remote worker to become ready, 9 s"
 
 
 async def test_the_grace_begins_when_the_last_has_gone_not_when_it_says_so(make):

@@ -224,8 +224,8 @@ class FakeService:
         if self.elsewhere is not None:
             raise self.elsewhere
 
-    async def stop(self, *, drain):
-        self.calls.append(("stop", drain))
+    async def stop(self, *, drain_timeout):
+        self.calls.append(("stop", drain_timeout))
         if self.engine is not None:
             self.engine.state = State.STOPPED
 

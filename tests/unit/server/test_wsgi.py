@@ -698,9 +698,9 @@ def test_a_stop_answers_what_is_in_hand_and_later_calls_get_503(hosting):
     assert submitted.wait(PATIENCE)
     stop = app.service.stop
 
-    async def drain(*, drain):
+    async def drain(*, drain_timeout):
         submissions[0].settle(b"[2]")
-        await stop(drain=drain)
+        await stop(drain_timeout=drain_timeout)
 
     app.service.stop = drain
     app.stop()

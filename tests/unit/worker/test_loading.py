@@ -192,7 +192,7 @@ def test_arguments_that_fit_setup_pass(arguments):
 def test_arguments_that_do_not_fit_setup_are_refused_with_those_that_it_takes(arguments, reason):
     with pytest.raises(ConfigError) as refused:
         check_setup("embed", WithSetup, arguments)
-    takes = "it takes path, size, passed as penstock.stage(..., setup={...}), or to penstock worker as --setup"
+    takes = "it takes path, size, passed as penstock.stage(..., setup={...}), or to penstock worker run as --setup"
     assert str(refused.value) == f"stage 'embed': setup() {reason}; {takes}"
 
 

@@ -1,1 +1,1 @@
-"""What `penstock config` prints: a file for each kind of deployment, each a pure function of a checked description."""
+"""What `penstock generate` prints: a file for each kind of deployment, each a pure function of a checked description."""

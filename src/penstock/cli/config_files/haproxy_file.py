@@ -74,7 +74,7 @@ def haproxy_file(description: ProxyDescription) -> str:
 
 
 _TOP: Final = (
-    "# HAProxy in front of Penstock, made by `penstock config haproxy`.  Run it again when an option changes: the",
+    "# HAProxy in front of Penstock, made by `penstock generate haproxy`.  Run it again when an option changes: the",
     "# numbers follow from the options of the replicas.",
     "#   check it:  haproxy -c -f FILE",
     "#   start it:  haproxy -f FILE     (needs no root, writes no file, logs to standard output)",

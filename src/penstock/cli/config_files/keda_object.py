@@ -79,7 +79,7 @@ def scaled_object(description: ScalingDescription) -> str:
     """The whole object."""
     query = f'sum({METRIC}{{service="{description.service}"}})'
     lines = [
-        "# Replicas of Penstock by KEDA, made by `penstock config keda`.  Run it again when an option changes.",
+        "# Replicas of Penstock by KEDA, made by `penstock generate keda`.  Run it again when an option changes.",
         "apiVersion: keda.sh/v1alpha1",
         "kind: ScaledObject",
         "metadata:",

@@ -70,7 +70,7 @@ def cluster_objects(description: ClusterDescription) -> str:
     Raises:
         ConfigError: a text cannot be written in YAML.
     """
-    top = "# Penstock in Kubernetes, made by `penstock config k8s`.  Run it again when an option changes."
+    top = "# Penstock in Kubernetes, made by `penstock generate k8s`.  Run it again when an option changes."
     parts = (_deployment(description), _service(description), _budget(description))
     return "\n".join([top, *(line for part in parts for line in ("---", *part)), ""])
 

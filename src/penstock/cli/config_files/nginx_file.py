@@ -68,7 +68,7 @@ def nginx_file(description: ProxyDescription) -> str:
 
 
 _TOP: Final = (
-    "# nginx in front of Penstock, made by `penstock config nginx`.  Run it again when an option changes: the",
+    "# nginx in front of Penstock, made by `penstock generate nginx`.  Run it again when an option changes: the",
     "# numbers follow from the options of the replicas.",
     '#   check it:  nginx -t -e stderr -p "$PWD" -c "$PWD/FILE"',
     '#   start it:  nginx -e stderr -p "$PWD" -c "$PWD/FILE"     (needs no root, writes only below that directory)',

@@ -92,7 +92,7 @@ def service_unit(description: UnitDescription) -> str:
     start, server = description.start, description.start.server
     command = " ".join(map(_word, (description.program, *start.words)))
     lines = [
-        "# Penstock under systemd, made by `penstock config systemd`.  Run it again when an option changes.",
+        "# Penstock under systemd, made by `penstock generate systemd`.  Run it again when an option changes.",
         f"# Install it as /etc/systemd/system/{start.name}.service.",
         "",
         "[Unit]",
@@ -149,7 +149,7 @@ def socket_unit(description: UnitDescription) -> str:
     if server.uds is not None and description.user is not None:
         mode.append(f"SocketUser={description.user}")
     lines = [
-        "# The socket of Penstock under systemd, made by `penstock config systemd --socket`.",
+        "# The socket of Penstock under systemd, made by `penstock generate systemd --socket`.",
         f"# Install it as /etc/systemd/system/{start.name}.socket, with the unit that --by-socket prints.",
         "",
         "[Unit]",

@@ -275,7 +275,7 @@ class ServiceRoute(Route):
         """What to answer with when the client leaves the choice to us, best first.
 
         Of a stage of ours raw bytes if that is what the result is, else the format of the request, else JSON.  Of a
-        stage whose workers are external the format of the request, else the first that its author named.
+        stage whose workers are remote the format of the request, else the first that its author named.
         """
         if self._external:
             first = codec_in if codec_in in self.offers else self.offers[0]

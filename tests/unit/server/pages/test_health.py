@@ -126,13 +126,13 @@ def test_health_tells_of_a_worker_that_attached_what_it_is(fakes):
 def test_a_stage_that_no_worker_has_attached_to_is_shown_without_any(fakes):
     service = fakes.Service(External((Codec.JSON,), Any, Any))
     service.engine.stages[0].workers = []
-    service.engine.state, service.engine.reason = State.STARTING, "echo waits for an external worker, 12 s"
+    service.engine.state, service.engine.reason = State.STARTING, "echo waits for a remote worker, 12 s"
     app = fakes.app(service)
     assert get(fakes, app, "/health").json["services"]["echo"]["stages"]["echo"]["workers"] == []
     assert get(fakes, app, "/scale").json["workers_up"] == 0
     ready = get(fakes, app, "/readyz")
     assert ready.status == 503
-    assert "echo waits for an external worker, 12 s" in ready.response.body.decode()
+    assert "echo waits for a remote worker, 12 s" in ready.response.body.decode()
     metrics = get(fakes, app, "/metrics").response.body.decode()
     assert 'penstock_stage_workers{service="echo",stage="echo",state="idle"} 0.0' in metrics
     assert 'penstock_stage_workers_up{service="echo",stage="echo"} 0.0' in metrics
