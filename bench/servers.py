@@ -47,7 +47,7 @@ class Subject:
     variables: tuple[tuple[str, str], ...] = ()
     """What its environment has besides."""
     outside: str = ""
-    """The stage of the worker that is started beside it and attaches, as `penstock worker run` takes it; "" for none."""
+    """The stage of the worker that is started beside it and attaches, for `penstock worker run`; "" for none."""
     loads: tuple[int, ...] = ()
     """Over how many connections it is measured, one after the other; () leaves that to the run."""
     sleeps: bool = False

@@ -577,7 +577,7 @@ def options() -> Iterator[tuple[str, str, object, bool]]:
         ("Command options", CommandOptions),
         ("Artifact options", ArtifactOptions),
         ("Queue options", QueueOptions),
-        ("Work options", WorkOptions),
+        ("Consumer options", WorkOptions),
     ):
         for f in dataclasses.fields(owner):
             if f.name not in owner.__annotations__:
@@ -631,8 +631,8 @@ def test_the_reference_has_every_argument_of_a_stage():
 
 
 def test_the_reference_has_every_argument_of_an_external_stage():
-    text = sections(DOCS / "reference" / "python.md", 3)["external"]
-    (call,) = re.findall(r"^`ps\.external\(([^)]+)\)`", text, re.MULTILINE)
+    text = sections(DOCS / "reference" / "python.md", 3)["remote"]
+    (call,) = re.findall(r"^`ps\.remote\(([^)]+)\)`", text, re.MULTILINE)
     assert re.split(r",\s+(?:\*, )?", call) == list(inspect.signature(ps.remote).parameters)
     first_cells = "".join(re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE))
     assert set(re.findall(r"`(\w+)`", first_cells)) == set(inspect.signature(ps.remote).parameters)

@@ -48,6 +48,7 @@ GROUND = {
     ("config", "option_fields"),
     ("config", "server_names"),
     ("config", "spelling"),
+    ("errors", "spelling"),
     ("log_level_text", "errors"),
     ("option_fields", "errors"),
     ("server_names", "errors"),

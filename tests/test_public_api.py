@@ -17,18 +17,18 @@ NAMES = {
     "Example", "ExportRefused", "Features", "InvalidItem", "LeaseLost", "NotReady", "Overloaded", "PenstockError",
     "PublishFailed", "QuotaExceeded", "RequestError", "RunFailed", "RunUnavailable", "ServerError", "ServerOptions",
     "Service", "ServiceOptions", "Stage", "StageFailed", "StartFailed", "State", "WorkerInfo", "WorkerLost", "asgi",
-    "count", "current_requests", "export", "external", "features", "stage", "training", "wsgi",
+    "count", "current_requests", "export", "features", "remote", "stage", "training", "wsgi",
 }  # fmt: skip
 
 STAGE = (
     "(target, *, name=None, setup=None, workers=None, cpus=None, env=None, gpus=None, batch=None, concurrency=None, "
-    "prefetch=None, max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, "
-    "bisect=True, retry=True)"
+    "prefetch=None, max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', "
+    "unhealthy_after=30.0, bisect=True, retry=True)"
 )
 EXTERNAL = (
     "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "
-    "max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, retry=True, "
-    "examples=())"
+    "max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, "
+    "retry=True, examples=())"
 )
 MANY = "(xs, *, timeout=None, wait=True, return_exceptions=False, urgency=3, tenant='')"
 

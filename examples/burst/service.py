@@ -26,4 +26,4 @@ class Square(ps.Stage):
         return [Answer(result=number * number) for number in numbers]
 
 
-service = ps.Service(Square, name="square", max_queued=8, timeout=3.0)
+service = ps.Service(Square, name="square", max_in_flight=8, timeout=3.0)

@@ -5,5 +5,5 @@ import penstock as ps
 service = ps.Service(
     ps.remote("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("json",), item=int, result=int),
     name="square",
-    external_workers="workers.sock",
+    remote_worker_socket="workers.sock",
 )

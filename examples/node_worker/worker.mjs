@@ -67,8 +67,8 @@ function answerBatch(frame) {
     if (answer instanceof Error) fail(item, answer);
     else settle(item, Status.OK, answer);
   });
-  const tooMuch = new RangeError(`the results of this batch are more than ${launch.max_body_bytes} bytes`);
-  if (writeBody(items).length > launch.max_body_bytes) items.forEach((item) => fail(item, tooMuch));
+  const tooMuch = new RangeError(`the results of this batch are more than ${launch.max_body} bytes`);
+  if (writeBody(items).length > launch.max_body) items.forEach((item) => fail(item, tooMuch));
   const [n, seconds] = [items.length, now() - started];
   return writeFrame(Kind.ANSWERS, writeBody(items), { n, calls: 1, id: frame.id, seconds });
 }

@@ -113,4 +113,6 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         found = globals()[name] = getattr(import_module(_LATER[name]), name)  # a stage may ask for it at each item
         return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.spelling import explain_name
+
+    raise AttributeError(explain_name(__name__, name))

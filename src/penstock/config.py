@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
+from inspect import iscoroutinefunction
 from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from penstock.chaos_text import read_chaos
@@ -115,18 +116,25 @@ def checked_keywords(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             check_keywords(owner, kwargs, own)
             return function(*args, **kwargs)
 
-        return checked
+        if not iscoroutinefunction(function):
+            return checked
+
+        @wraps(function)
+        async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return await checked(*args, **kwargs)  # type: ignore[misc]
+
+        return awaited  # type: ignore[return-value]
 
     return check
 
 
-def checked_fields(kind: type[T]) -> type[T]:
-    """Have the class of options `kind` refuse what is no field of it, as `check_keywords` does."""
+def checked_fields(kind: type[T], package: str = "penstock") -> type[T]:
+    """Have the class of options `kind` of `package` refuse what is no field of it, as `check_keywords` does."""
     made = kind.__init__
 
     @wraps(made)
     def init(self: T, *args: Any, **given: Any) -> None:
-        check_keywords(f"penstock.{kind.__name__}", given, [f.name for f in fields(kind)])  # type: ignore[arg-type]
+        check_keywords(f"{package}.{kind.__name__}", given, [f.name for f in fields(kind)])  # type: ignore[arg-type]
         made(self, *args, **given)
 
     kind.__init__ = init  # type: ignore[assignment, method-assign]
@@ -147,8 +155,9 @@ class Batch:
     """How items of a stage are gathered: `predict` then takes a list and returns as many results.
 
     A batch is due when it is full, when its oldest item has waited `max_wait`, or when nothing arrived for
-    `max_idle_gap`.  With `max_wait="auto"` (the default) it is learned from arrivals and runs how long a wait for company
-    pays, and with 0 a free worker takes whatever is there at once.  While every worker is busy the open batch grows.
+    `max_idle_gap`.  With `max_wait="auto"` (the default) it is learned from arrivals and runs how long a wait for
+    company pays, and with 0 a free worker takes whatever is there at once.  While every worker is busy the open batch
+    grows.
     """
 
     max_size: int = option(
@@ -160,8 +169,8 @@ class Batch:
     max_wait: float | Literal["auto"] = option(
         AUTO,
         "longest time in seconds a free worker waits for more items, counted from the arrival of the oldest; 0 "
-        'dispatches immediately; inf waits until max_idle_gap or a full batch; "auto" learns the delay from arrivals and '
-        "run times",
+        'dispatches immediately; inf waits until max_idle_gap or a full batch; "auto" learns the delay from arrivals '
+        "and run times",
         minimum=0,
         maximum=LONGEST_HOLD,
         kind=float,
@@ -184,8 +193,8 @@ class Batch:
         if self.max_wait == AUTO:
             if self.max_idle_gap is not None:
                 raise ConfigError(
-                    f'max_idle_gap={self.max_idle_gap!r} needs a fixed max_wait, got max_wait="auto", which learns the gaps '
-                    "itself"
+                    f'max_idle_gap={self.max_idle_gap!r} needs a fixed max_wait, got max_wait="auto", which learns the '
+                    "gaps itself"
                 )
             if not self.delay_when_idle:
                 raise ConfigError(
@@ -193,12 +202,13 @@ class Batch:
                 )
         if self.max_idle_gap is not None and self.max_wait == 0:
             raise ConfigError(
-                f"max_idle_gap={self.max_idle_gap!r} needs max_wait > 0, got max_wait=0, which dispatches without waiting"
+                f"max_idle_gap={self.max_idle_gap!r} needs max_wait > 0, got max_wait=0, which dispatches without "
+                "waiting"
             )
         if self.max_wait == math.inf and self.max_idle_gap in (None, math.inf):
             raise ConfigError(
-                f"max_wait=inf needs a finite max_idle_gap, got {self.max_idle_gap!r}: otherwise a batch that never fills waits "
-                "for ever"
+                f"max_wait=inf needs a finite max_idle_gap, got {self.max_idle_gap!r}: otherwise a batch that never "
+                "fills waits for ever"
             )
 
 
@@ -365,7 +375,8 @@ class ServiceOptions:
             check_path("predict_path", self.predict_path, "/inference")
         if self.liveness_deadline < self.progress_deadline:
             raise ConfigError(
-                f"liveness_deadline must be at least progress_deadline, which is {self.progress_deadline!r}, got {self.liveness_deadline!r}"
+                f"liveness_deadline must be at least progress_deadline, which is {self.progress_deadline!r}, got "
+                f"{self.liveness_deadline!r}"
             )
         if self.background_share > 1:
             raise ConfigError(f"background_share must be at most 1, got {self.background_share!r}")

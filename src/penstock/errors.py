@@ -11,7 +11,7 @@ result or with one of these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class PenstockError(Exception):
@@ -455,3 +455,11 @@ class RowsUnavailable(EmbeddingError):
 def _with_traceback(message: str, traceback: str) -> str:
     trace = traceback.rstrip()
     return f"{message}\n\n{trace}" if trace else message
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        from penstock.spelling import explain_name
+
+        raise AttributeError(explain_name(__name__, name))

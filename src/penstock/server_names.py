@@ -61,8 +61,8 @@ def check_origin(text: str) -> None:
     port = None if found is None else found["port"]
     if found is None or (port is not None and int(port) > _HIGHEST_PORT):
         raise ConfigError(
-            "cors_allow_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it: lowercase, without a path "
-            f"or a trailing slash, such as https://app.example; or * for every origin; got {text!r}"
+            "cors_allow_origin must be SCHEME://HOST or SCHEME://HOST:PORT as browsers send it: lowercase, without a "
+            f"path or a trailing slash, such as https://app.example; or * for every origin; got {text!r}"
         )
     if port is not None and port == _USUAL_PORTS.get(found["scheme"]):
         raise ConfigError(

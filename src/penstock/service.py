@@ -188,8 +188,8 @@ class Service:
             )
         if not names and path is not None:
             raise ConfigError(
-                f"service {self.name!r}: remote_worker_socket is {path!r}, but the service has no remote stage; add one "
-                "with penstock.remote(...), or remove the option"
+                f"service {self.name!r}: remote_worker_socket is {path!r}, but the service has no remote stage; add "
+                "one with penstock.remote(...), or remove the option"
             )
 
     def _check_import(self) -> None:
@@ -348,10 +348,10 @@ class Service:
     ) -> AsyncIterator[Any]:
         """Answer an iterable of any length, in order and in bounded memory.
 
-        At most half of `max_in_flight` and half of `max_queued_bytes` are in hand.  A slow reader of the results slows the
-        reading of `xs`.  `timeout` is for each item.  A failure is raised in its item's place; with `return_exceptions`
-        it is given there instead.  An error of `xs` itself is raised after the answers to the items before it.  The
-        stream keeps its service alive.
+        At most half of `max_in_flight` and half of `max_queued_bytes` are in flight.  A slow reader of the results
+        slows the reading of `xs`.  `timeout` is for each item.  A failure is raised in its item's place; with
+        `return_exceptions` it is given there instead.  An error of `xs` itself is raised after the answers to the items
+        before it.  The stream keeps its service alive.
         """
         terms = self._calls.terms(timeout, urgency, tenant)
         return self._calls.stream(xs, terms, return_exceptions=return_exceptions, owner=self)

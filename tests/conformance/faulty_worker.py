@@ -152,7 +152,7 @@ class Worker:
             if faulty("strict-fields") and len(launch) > 10:
                 sys.exit("an unknown field")
             self.pause = 0.1
-            self.max_body = launch["max_body_bytes"]
+            self.max_body = launch["max_body"]
             sock.sendall(encode_control(Kind.READY, b"")[0])
         elif frame.kind is Kind.FAILED:
             if not faulty("deaf-to-failed"):

@@ -30,10 +30,10 @@ class Next(ps.Stage):
         return x + 1
 
 service = ps.Service(
-    ps.external("before", batch=ps.Batch(max_size=8), item=int, result=int),
+    ps.remote("before", batch=ps.Batch(max_size=8), item=int, result=int),
     ps.stage(Next, batch=None),
-    ps.external("after", batch=ps.Batch(max_size=8), item=int, result=int),
-    name="chain", remote_worker_socket="workers", max_queued=256,
+    ps.remote("after", batch=ps.Batch(max_size=8), item=int, result=int),
+    name="chain", remote_worker_socket="workers", max_in_flight=256,
     reattach_timeout=60.0,  # whoever has to start on a busy machine may take longer than the default
 )
 """
@@ -121,7 +121,7 @@ def server(folder, workers):
 ONE_STAGE = """
 import penstock as ps
 
-service = ps.Service(ps.external("square", item=int, result=int), name="square", remote_worker_socket="workers")
+service = ps.Service(ps.remote("square", item=int, result=int), name="square", remote_worker_socket="workers")
 """
 SLOW = """
 from pathlib import Path

@@ -89,7 +89,7 @@ async def test_a_death_between_requests_costs_nobody_anything():
 
 
 async def test_many_callers_survive_a_killing_spree(tmp_path):
-    service = ps.Service(ps.stage(stages.AddOneBatch, workers=2), ps.stage(stages.Double, workers=2), max_queued=200)
+    service = ps.Service(ps.stage(stages.AddOneBatch, workers=2), ps.stage(stages.Double, workers=2), max_in_flight=200)
     async with service:
         calls = [asyncio.create_task(service.predict(i)) for i in range(4000)]
         for round_ in range(8):

@@ -23,7 +23,7 @@ def job(service, item, *, alone=False):
 
 
 async def test_requests_are_answered_beside_a_backlog_and_the_drain_waits_for_it():
-    async with ps.Service(ps.stage(stages.EchoBatch), max_queued=8) as service:
+    async with ps.Service(ps.stage(stages.EchoBatch), max_in_flight=8) as service:
         jobs = [job(service, i) for i in range(2000)]
         assert await service.predict_many(range(20)) == list(range(20))
         assert not all(told.done() for told in jobs)

@@ -26,7 +26,7 @@ SERVICE = """
 import penstock as ps
 
 service = ps.Service(
-    ps.external("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=({codec!r},)),
+    ps.remote("square", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=({codec!r},)),
     name="square",
     remote_worker_socket={path!r},
 )

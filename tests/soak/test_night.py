@@ -112,7 +112,7 @@ shaky = ps.Service(ps.stage(Shaky, workers=2, orphan_timeout=1.0), name="shaky")
 fragile = ps.Service(ps.stage(stages.FragileWithExample, workers=2, setup=dict(fits=4)), name="fragile")
 houses = ps.Service(Houses, name="houses")
 sharing = ps.Service(Sharing, name="sharing")
-outside = ps.Service(ps.external("add", item=int, result=int), name="outside", remote_worker_socket="outside.sock")
+outside = ps.Service(ps.remote("add", item=int, result=int), name="outside", remote_worker_socket="outside.sock")
 {LAST_SETTING}
 """
 ANSWERS = {

@@ -72,7 +72,7 @@ class MemoryService:
 @pytest.fixture
 def served(engine, make_calls):
     """A blocking service over the engine of this test."""
-    calls = make_calls(None, max_queued=6)
+    calls = make_calls(None, max_in_flight=6)
     return BlockingService(MemoryService(engine, calls), calls, calls.disconnect)
 
 

@@ -275,7 +275,7 @@ async def test_a_stream_reads_its_source_no_further_than_its_share(engine, make_
 
     answers: list = []
     reader = asyncio.create_task(
-        drain(make_calls(engine, max_queued=6).stream(source(), Terms(5.0), return_exceptions=False), answers)
+        drain(make_calls(engine, max_in_flight=6).stream(source(), Terms(5.0), return_exceptions=False), answers)
     )
     await settled()
     assert read == [0, 1, 2]
@@ -326,7 +326,7 @@ async def test_a_source_that_fails_is_seen_after_the_answers_before_it(engine, m
 
 async def test_leaving_a_stream_takes_back_what_has_no_answer_and_reads_no_further(engine, make_calls):
     source = iter(range(100))
-    stream = make_calls(engine, max_queued=6).stream(source, Terms(), return_exceptions=False)
+    stream = make_calls(engine, max_in_flight=6).stream(source, Terms(), return_exceptions=False)
     first = asyncio.create_task(anext(stream))
     await settled()
     engine.submissions[0].settle("first")

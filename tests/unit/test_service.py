@@ -65,7 +65,7 @@ def test_options_are_service_options(options):
 def test_options_come_as_one_or_field_by_field():
     options = ps.ServiceOptions(max_in_flight=3)
     assert ps.Service(double, options=options).options is options
-    assert ps.Service(double, max_queued=3).options == options
+    assert ps.Service(double, max_in_flight=3).options == options
     with pytest.raises(ps.ConfigError, match="not both"):
         ps.Service(double, options=options, timeout=1.0)
 
@@ -76,7 +76,7 @@ def test_an_option_there_is_not_is_refused_at_birth_and_later():
     with pytest.raises(ps.ConfigError, match="'bogus'"):
         ps.Service(double).configured(bogus=1)
     with pytest.raises(ps.ConfigError, match="max_queued must be at least 1, got 0"):
-        ps.Service(double).configured(max_queued=0)
+        ps.Service(double).configured(max_in_flight=0)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_service_is_served_in_the_main_thread_only():
 
 
 def test_a_configured_service_differs_in_what_was_asked_for_only():
-    before = ps.Service(double, name="one", cpus=[0], version="7", max_queued=3, validate=True)
+    before = ps.Service(double, name="one", cpus=[0], version="7", max_in_flight=3, validate_inputs=True)
     before.model_version = 3
-    after = before.configured(max_queued=4, inline=True)
+    after = before.configured(max_in_flight=4, inline=True)
     assert after.options == ps.ServiceOptions(max_in_flight=4, validate_inputs=True)
     assert (after.name, after.cpus, after.stages, after.inline) == ("one", (0,), before.stages, True)
     assert (after.version, after.model_version) == ("7", 3)
@@ -219,7 +219,7 @@ async def test_the_calls_of_a_service_speak_what_its_external_stages_do(monkeypa
     service = ps.Service(
         ps.remote("first", accepts=["json"], item=float),
         ps.remote("last", accepts=["json"], result=int),
-        external_workers="/run/here.sock",
+        remote_worker_socket="/run/here.sock",
     )
     await service.start()
     service.engine.answer = lambda item: b"[]" if item == b"1" else item
@@ -456,11 +456,13 @@ async def test_workers_from_outside_need_a_socket_when_the_service_starts():
         await service.start()
     assert str(refused.value) == words + "Service(..., remote_worker_socket=PATH), or --remote-worker-socket PATH"
     assert service.engine is None
-    assert service.configured(external_workers="/run/square.sock").options.remote_worker_socket == "/run/square.sock"
+    assert (
+        service.configured(remote_worker_socket="/run/square.sock").options.remote_worker_socket == "/run/square.sock"
+    )
 
 
 async def test_a_socket_for_workers_needs_a_stage_that_they_run():
-    service = ps.Service(double, name="here", external_workers="/run/square.sock")
+    service = ps.Service(double, name="here", remote_worker_socket="/run/square.sock")
     words = "service 'here': remote_worker_socket is '/run/square.sock', and no stage of it has workers from outside"
     with pytest.raises(ps.ConfigError, match=f"^{words}; "):
         await service.start()

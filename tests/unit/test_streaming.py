@@ -51,7 +51,7 @@ def test_a_stream_has_half_of_what_its_service_may_hold_and_at_least_one_item():
     in_hand.drop_first()
     in_hand.put("c", 50)
     assert in_hand.full
-    smallest = InHand.share_of(ServiceOptions(max_queued=1))
+    smallest = InHand.share_of(ServiceOptions(max_in_flight=1))
     assert not smallest.full
     smallest.put("a", 0)
     assert smallest.full

@@ -9,6 +9,9 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+_LIKELY = 0.7
+"""What difflib must say of a word and a command for the word to be a slip: `tset` and `test` have 0.75."""
+
 
 class CommandParser(argparse.ArgumentParser):
     """As argparse has it, but without abbreviations: a flag that is added later would change what one means.
@@ -30,6 +33,17 @@ class CommandParser(argparse.ArgumentParser):
         formatter = self._get_formatter()
         formatter.add_usage(None, needed, [])
         return formatter.format_help().replace(self.prog, f"{self.prog} [options]", 1)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            from penstock.spelling import RENAMED, nearest  # `difflib`, too, only where somebody erred
+
+            old = f"{self.prog} {value}"
+            if old not in RENAMED and nearest(value, action.choices, _LIKELY) is None:
+                old = self.prog  # one that had no commands of its own
+            if old in RENAMED:
+                self.error(f"{old} is {RENAMED[old]} now")
+        super()._check_value(action, value)
 
     def parse_known_args(  # type: ignore[override]  # argparse's own is overloaded
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

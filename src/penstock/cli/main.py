@@ -34,6 +34,7 @@ from penstock.cli.options import (
     command_options,
     near_flags,
     queue_options,
+    renamed_flags,
     server_options,
     service_fields,
     unused_variables,
@@ -53,7 +54,7 @@ from penstock.hosting.systemd import given_by_systemd
 from penstock.jobs.work_options import QueueOptions, WorkOptions
 from penstock.service import Service
 
-# rich, and what needs it, is imported where it is used: it took a third of the time in which `serve` and `consume` start.
+# rich, and what needs it, is imported where it is used: it took a third of the start of `serve` and `consume`.
 
 CHECK_STEP_SECONDS = 60.0
 """How long one step of a check may take, unless `--timeout` says otherwise."""
@@ -98,8 +99,10 @@ def command_arguments(words: Sequence[str]) -> argparse.Namespace:
         parser.exit(WRONGLY_CALLED)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
-        near = near_flags(unknown, arguments.parser.flags)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        renamed = dict(renamed_flags(unknown, arguments.parser.flags))
+        near = near_flags([word for word in unknown if word.partition("=")[0] not in renamed], arguments.parser.flags)
+        hint = "".join(f"; {old} is {now} now" for old, now in renamed.items())
+        hint += f"; did you mean {', '.join(near)}?" if near else ""
         arguments.parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     arguments.words = list(words)
     return arguments

@@ -25,7 +25,7 @@ from penstock.option_fields import (
     renamed,
     service_link,
 )
-from penstock.spelling import is_slip, nearest
+from penstock.spelling import RENAMED, is_slip, nearest
 
 T = TypeVar("T")
 
@@ -57,6 +57,16 @@ class CommandOptions:
 
 OWNERS = (CommandOptions, ArtifactOptions, ServerOptions, ServiceOptions, QueueOptions, WorkOptions)
 """The classes whose fields are flags of some command, and variables."""
+
+
+VARIABLES = frozenset(
+    [
+        *(environment_name(f.name) for owner in OWNERS for f in fields(owner)),
+        "PENSTOCK_QUEUE_URL",
+        "PENSTOCK_FAILPOINTS",
+    ]
+)
+"""Every variable that is read."""
 
 
 def add_flags(
@@ -144,6 +154,18 @@ def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
     return chosen(arguments, ServiceOptions, environ)
 
 
+def renamed_flags(words: Iterable[str], flags: Collection[str]) -> list[tuple[str, str]]:
+    """Those of `words`, which a command does not know, that are old names of one of its `flags`, and this flag."""
+    found = []
+    for word in words:
+        flag = word.partition("=")[0]
+        no = "--no-" if flag.startswith("--no-") else "--"
+        now = RENAMED.get(flag.removeprefix(no).replace("-", "_")) if flag.startswith("--") else None
+        if now is not None and (new := no + flag_name(now)[2:]) in flags:
+            found.append((flag, new))
+    return found
+
+
 def near_flags(words: Iterable[str], flags: Iterable[str]) -> list[str]:
     """The `flags` of a command that those of `words`, which it does not know, may have meant."""
     known = [flag[2:].replace("-", "_") for flag in flags]
@@ -177,6 +199,10 @@ def unused_variables(environ: Mapping[str, str]) -> list[str]:
     for name, value in sorted(environ.items()):
         option_name = name.removeprefix(prefix)
         if name.startswith(prefix) and option_name not in options and value:
+            now = environment_name(RENAMED.get(option_name.lower(), ""))
+            if now in VARIABLES:
+                found.append(f"unknown variable {name}: it is {now} now")
+                continue
             near = next((known for known in options if is_slip(option_name, known)), nearest(option_name, options))
             if near is not None:
                 found.append(f"unknown variable {name}: did you mean {options[near]}?")

@@ -80,9 +80,9 @@ class Work:
     def bounded(self, services: Sequence[Service]) -> list[Service]:
         """`services` as a consumer runs them.
 
-        A stage without a timeout of its own gets that of `--run-timeout`, and so does a service that does not say when it
-        has stalled: a job may be long.  None is inline: no code of a stage runs in this process, which has leases to
-        keep.
+        A stage without a timeout of its own gets that of `--run-timeout`, and so does a service that does not say when
+        it has stalled: a job may be long.  None is inline: no code of a stage runs in this process, which has leases
+        to keep.
         """
         return [
             Service(

@@ -13,6 +13,7 @@ from penstock.client.client_options import CallTerms, ClientOptions
 from penstock.client.job_calls import submitted_options
 from penstock.client.sending import ClientStats
 from penstock.client.world import World
+from penstock.config import checked_keywords
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.job import Job
@@ -37,6 +38,7 @@ class AsyncClient(OfOneProcess):
         ConfigError: an argument has a value that it cannot have.
     """
 
+    @checked_keywords("penstock.client.AsyncClient")
     def __init__(
         self,
         url: str,
@@ -105,6 +107,7 @@ class AsyncClient(OfOneProcess):
         terms = CallTerms(service, urgency, tenant, timeout, request_id)
         return await self._core.sender.send(self._core.maker.predict(item, terms))
 
+    @checked_keywords("predict_many")
     async def predict_many(
         self,
         items: Iterable[Any],
@@ -148,6 +151,7 @@ class AsyncClientJobs(OfOneProcess):
     def __init__(self, core: ClientCore) -> None:
         self._core = core
 
+    @checked_keywords("submit")
     async def submit(
         self,
         input: Any = msgspec.UNSET,  # noqa: A002  # as in JobQueue

@@ -20,6 +20,7 @@ from penstock.client.client_options import CallTerms, ClientOptions
 from penstock.client.job_calls import submitted_options
 from penstock.client.sending import ClientStats
 from penstock.client.world import World
+from penstock.config import checked_keywords
 from penstock.core.tenants import USUAL_URGENCY
 from penstock.errors import ConfigError, NotReady
 from penstock.hosting.loop_thread import LoopThread
@@ -106,6 +107,7 @@ class Client(OfOneProcess):
     The arguments are those of `AsyncClient`.
     """
 
+    @checked_keywords("penstock.client.Client")
     def __init__(
         self,
         url: str,
@@ -169,6 +171,7 @@ class Client(OfOneProcess):
         call = self._core.maker.predict(item, CallTerms(service, urgency, tenant, timeout, request_id))
         return self._thread.run(self._core.sender.send(call))
 
+    @checked_keywords("predict_many")
     def predict_many(
         self,
         items: Iterable[Any],
@@ -198,6 +201,7 @@ class ClientJobs(OfOneProcess):
         self._core = core
         self._thread = thread
 
+    @checked_keywords("submit")
     def submit(
         self,
         input: Any = msgspec.UNSET,  # noqa: A002  # as in JobQueue

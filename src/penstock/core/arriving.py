@@ -115,7 +115,7 @@ class ArrivingBody:
 
 
 class Arriving:
-    """The bodies in arrival in one slab of `shm_bytes`, whose pieces come from `take`.
+    """The bodies in arrival in one slab of `slab_bytes`, whose pieces come from `take`.
 
     Why a body did not get a piece, or lost it, is counted in `inline`, by `FULL`, `MOVED` and `CHUNKED`.  While `busy`,
     `go_on` must be called in the next turn of the event loop.

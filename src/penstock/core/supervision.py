@@ -61,7 +61,7 @@ class WorkerHealth:
 
     A client may send what makes a stage raise, as often as it likes.  So failures alone say nothing about a worker.
     With `examined`, the stage has examples, and the first one tells whether the worker or its input is at fault.
-    Without, the worker is ended when nothing but failures came from it for `unhealthy_after` seconds.
+    Without, the worker is ended when nothing but failures came from it for `recycle_after` seconds.
     """
 
     def __init__(self, *, examined: bool = False, recycle_after: float = 0.0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from penstock.features.encoding import EncodedRows
 from penstock.features.feature_spec import Features
 from penstock.features.kinds import (
@@ -39,3 +41,10 @@ __all__ = [
     "Vocabulary",
     "from_feature_columns",
 ]
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of this module
+
+    def __getattr__(name: str) -> Any:
+        from penstock.spelling import explain_name
+
+        raise AttributeError(explain_name(__name__, name))

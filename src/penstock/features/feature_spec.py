@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.config import checked_keywords
 from penstock.errors import ConfigError
 from penstock.features.columns import Array
 from penstock.features.encoding import EncodedRows, EncodingPlan, columns_of, id_count, raw_columns
@@ -40,6 +41,7 @@ class Features:
 
     __slots__ = ("_item_type", "_join", "_kinds", "_plan", "_statistics")
 
+    @checked_keywords("penstock.Features")
     def __init__(self, features: Mapping[str, Feature], *, concat_into: str | None = None) -> None:
         if not isinstance(features, Mapping):
             raise ConfigError(f"features must be a dict of kinds by name, got {type(features).__name__}")

@@ -17,8 +17,9 @@ from __future__ import annotations
 import enum
 import itertools
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from penstock.config import checked_fields
 from penstock.errors import ConfigError
 from penstock.features.kind_checks import (
     check_list_options,
@@ -32,6 +33,8 @@ from penstock.features.kind_checks import (
     store,
 )
 from penstock.features.values import CategoryReader, IdReader, NumberReader, shown_value
+
+T = TypeVar("T")
 
 SMALLEST_NORMAL: Final = 2.0**-1022
 """Below it TensorFlow takes a float64 for 0, so no boundary may lie there."""
@@ -52,6 +55,11 @@ MEAN: Final = FillValue.MEAN
 EMPTY: Final = FillValue.EMPTY
 
 
+def _checked(kind: type[T]) -> type[T]:
+    return checked_fields(kind, "penstock.features")
+
+
+@_checked
 @dataclass(frozen=True, slots=True)
 class Numeric:
     """A number, as float32; scaled in float64 and rounded once.
@@ -85,6 +93,7 @@ class Numeric:
         )
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Bucketized:
     """The bucket that a number falls into, compared in float64; a boundary belongs to the bucket above it."""
@@ -111,6 +120,7 @@ class Bucketized:
         store(self, missing=_number_stand_in(self.fill_value))
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Hashed:
     """The bucket of a category by FarmHash64, as TensorFlow and Keras hash it."""
@@ -129,6 +139,7 @@ class Hashed:
         store(self, buckets=checked_count("buckets", self.buckets), missing=_category_stand_in(self))
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The place of a category among the known ones, and behind them the bucket of one that is not known."""
@@ -181,6 +192,7 @@ class Vocabulary:
             raise ConfigError(f"unknown must be one of the values, got {shown_value(self.unknown)}")
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Crossed:
     """The bucket of a combination of other features, as `tf.sparse.cross_hashed` finds it."""
@@ -210,6 +222,7 @@ class Crossed:
             raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.fill_value)}")
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Ids:
     """An id that is a number already, unchanged."""
@@ -247,6 +260,7 @@ class Ids:
         return number
 
 
+@_checked
 @dataclass(frozen=True, slots=True)
 class Text:
     """A string, for a model that preprocesses itself."""

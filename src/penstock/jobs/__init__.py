@@ -58,4 +58,6 @@ def __getattr__(name: str) -> Any:
 
     if name in _LATER:
         return getattr(import_module(_LATER[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.spelling import explain_name
+
+    raise AttributeError(explain_name(__name__, name))

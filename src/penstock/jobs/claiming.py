@@ -51,7 +51,7 @@ class Claiming:
     `catch_up` renews what has to be, and says after how many seconds it is to be asked again before a claim; 0: claim.
     `claim` asks the store for what fits into rooms.  `begin` takes each job that is held from then on, `renewed` each
     that was held before.  `is_done` says whether nothing is left to do in the queue.  `downloads` is how many inputs of
-    a service are fetched at a time, and `max_buffered_bytes` how many bytes may be held for one.
+    a service are fetched at a time, and `max_held_bytes` how many bytes may be held for one.
     """
 
     def __init__(

@@ -18,6 +18,7 @@ from typing import Any, Self, TypeAlias
 
 import msgspec
 
+from penstock.config import checked_keywords
 from penstock.errors import ConfigError, InputTooLarge, InvalidItem, JobConflict
 from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.endings import no_such_job, refuse_without_result
@@ -45,6 +46,7 @@ MOST_LISTED = 10_000
 """The most jobs that one call of `list` gives."""
 
 
+@checked_keywords("penstock.jobs.connect")
 def connect(url: str, *, max_inline_bytes: int = MAX_INLINE) -> JobQueue:
     """A connection to the queue that `url` names; close it, or use it in a ``with``.
 
@@ -116,6 +118,7 @@ class JobQueue(OfOneProcess):
 
     # -- submit -----------------------------------------------------------------------------------------------------
 
+    @checked_keywords("submit")
     def submit(
         self,
         input: Any = msgspec.UNSET,  # noqa: A002  # the word that entries of `submit_many` use, too

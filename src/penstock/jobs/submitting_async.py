@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 
 import msgspec
 
+from penstock.config import checked_keywords
 from penstock.errors import ConfigError
 from penstock.hosting.one_process import OfOneProcess
 from penstock.jobs.job import Job, Stats
@@ -35,6 +36,7 @@ THREADS = 8
 """How many calls of one connection run at a time; others wait for their turn."""
 
 
+@checked_keywords("penstock.jobs.connect_async")
 def connect_async(url: str, *, max_inline_bytes: int = MAX_INLINE) -> AsyncJobQueue:
     """As `connect`, for ``async with``: the same methods, awaited.
 
@@ -92,6 +94,7 @@ class AsyncJobQueue(OfOneProcess):
         finally:
             self._threads.shutdown(wait=False)
 
+    @checked_keywords("submit")
     async def submit(
         self,
         input: Any = msgspec.UNSET,  # noqa: A002  # as in JobQueue

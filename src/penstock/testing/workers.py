@@ -278,7 +278,7 @@ def large_payloads(case: WorkerCase) -> None:
 
 @_check(Ability.OUTSIDE)
 def max_body(case: WorkerCase) -> None:
-    """An answer that would be longer than `max_body_bytes` fails its item; the next batch is answered."""
+    """An answer that would be longer than `max_body` fails its item; the next batch is answered."""
     peer = case.greeted()
     peer.send(peer.launch_bytes(case.terms, SMALL_BODY))
     peer.expect_ready()

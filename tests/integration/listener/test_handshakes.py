@@ -73,7 +73,7 @@ def test_clients_that_leave_in_their_handshake_are_soon_gone(serve_tls, knock):
 
 
 def test_what_a_client_sends_together_with_the_end_of_its_handshake_is_served(serve_tls, certificate):
-    server = serve_tls(max_body=10_000_000)
+    server = serve_tls(max_body_bytes=10_000_000)
     body = bytes(2_000_000)
     head = f"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -82,7 +82,7 @@ def test_a_connection_that_is_to_close_closes(serve, knock):
 
 
 def test_a_large_refused_body_does_not_cost_the_client_its_answer(serve, knock):
-    server = serve(max_body=1000)
+    server = serve(max_body_bytes=1000)
     client = knock(server)
     client.send(post(bytes(8 * 1024 * 1024)))  # to the last byte: no reset on the way
     assert client.answer()[0] == 413
@@ -115,7 +115,7 @@ def test_a_stalled_body_is_answered_408(serve, knock):
 
 
 def test_an_idle_connection_is_closed(serve, knock):
-    client = knock(serve(keep_alive=0.3))
+    client = knock(serve(keepalive_timeout=0.3))
     client.send(GET)
     assert client.answer()[0] == 200
     assert client.ended()
@@ -138,7 +138,7 @@ def test_an_endless_header_is_refused_at_its_limit(serve, knock):
 
 
 def test_a_client_that_never_reads_is_cut_off_and_what_it_held_given_back(serve, knock):
-    server = serve(unread_timeout=1.0)
+    server = serve(write_timeout=1.0)
     client = knock(server, small_buffer=True)
     client.send(BIG)
     server.until(lambda: server.app.most_held > 16 * 1024 * 1024)
@@ -173,7 +173,7 @@ def test_many_small_answers_that_nobody_reads_are_held_for_their_requests(serve,
 
 @pytest.mark.night
 def test_a_slow_reader_gets_the_whole_answer(serve, knock):
-    server = serve(unread_timeout=3.0)  # a busy machine may let a client stand still for a second
+    server = serve(write_timeout=3.0)  # a busy machine may let a client stand still for a second
     client = knock(server, small_buffer=True)
     client.send(BIG)
     started, taken = time.monotonic(), 0
@@ -303,7 +303,7 @@ def test_over_tls_a_last_answer_may_take_longer_than_the_goodbye(serve, knock, c
 
 def test_over_tls_what_a_client_leaves_unread_is_counted_too_and_it_is_cut(serve, knock, certificate):
     cert, key = certificate
-    server = serve(tls_cert=cert, tls_key=key, unread_timeout=1.0)
+    server = serve(tls_cert=cert, tls_key=key, write_timeout=1.0)
     client = knock(server, trusting(cert), small_buffer=True)
     client.send(BIG)
     server.until(lambda: server.app.held > len(server.app.big) // 2)

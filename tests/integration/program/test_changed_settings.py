@@ -28,7 +28,7 @@ class Next(ps.Stage):
 
 
 service = ps.Service(Double, name="double")
-chain = ps.Service(Double, ps.external("next", item=int, result=int), name="chain", remote_worker_socket="workers.sock")
+chain = ps.Service(Double, ps.remote("next", item=int, result=int), name="chain", remote_worker_socket="workers.sock")
 {LAST_SETTING}
 
 if __name__ == "__main__":

@@ -442,7 +442,7 @@ class Last(ps.Stage):
     def predict(self, x: {last}) -> float:
         return {returned}
 
-square = ps.external("square", item=float, result=float, examples=[3.0])
+square = ps.remote("square", item=float, result=float, examples=[3.0])
 service = ps.Service(First, square, Last, name="mixed")
 """
 
@@ -472,7 +472,7 @@ def test_what_is_wrong_behind_an_external_stage_is_a_finding(module, last, retur
 
 
 def test_a_service_of_external_stages_alone_is_well_and_was_not_run(module):
-    text = "import penstock as ps\nservice = ps.Service(ps.external('square', examples=[1]), name='square')"
+    text = "import penstock as ps\nservice = ps.Service(ps.remote('square', examples=[1]), name='square')"
     status, output = found(module(text))
     assert status == 0, output
     assert "skipped │ stage square │ not run: its workers are external" in output

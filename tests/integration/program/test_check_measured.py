@@ -132,7 +132,7 @@ class Fails(ps.Stage):
         return xs
 
 
-square = ps.external("square", item=int, result=int, examples=[3])
+square = ps.remote("square", item=int, result=int, examples=[3])
 behind, unfed = ps.stage(Plain, name="Behind"), ps.stage(Plain, name="Unfed")
 service = ps.Service(Words, Large, Killed, Broken, Plain, square, behind, Closes, Unkept, unfed, Own, name="mixed")
 waiting = ps.Service(Waits, ps.stage(Behind, name="Fed"), Fails, name="waiting")

@@ -313,8 +313,8 @@ def farm(tmp_path):
     with ExitStack() as stack:
         url = f"sqlite:///{tmp_path}/q.db"
         server = stack.enter_context(serving(tmp_path, "--queue-url", url))
-        consumer = Program(tmp_path, *PENSTOCK, "consume", "orders:service", "--queue-url", url, "--poll-interval", "0.02",
-                           "--retry-backoff", "0.01", "--lease", "2")  # fmt: skip
+        consumer = Program(tmp_path, *PENSTOCK, "consume", "orders:service", "--queue-url", url,
+                           "--poll-interval", "0.02", "--retry-backoff", "0.01", "--lease", "2")  # fmt: skip
         stack.callback(consumer.destroy)
         consumer.wait_for("working on")
         yield server

@@ -79,7 +79,7 @@ import penstock as ps
 def same(x: float) -> float:
     return x
 
-service = ps.Service(same, name="mine", max_queued=7, timeout=33.0)
+service = ps.Service(same, name="mine", max_in_flight=7, timeout=33.0)
 """
 
 

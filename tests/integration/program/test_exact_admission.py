@@ -38,7 +38,7 @@ class Held(ps.Stage):
         return text[:4]
 
 
-by_items = ps.Service(Held, name="held", max_queued={ROOM})
+by_items = ps.Service(Held, name="held", max_in_flight={ROOM})
 by_bytes = ps.Service(Held, name="held", max_queued_bytes={ROOM * BODY_BYTES})
 asgi_by_items, asgi_by_bytes = ps.asgi(by_items), ps.asgi(by_bytes)
 """

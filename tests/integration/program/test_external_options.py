@@ -11,8 +11,8 @@ from spoken import spoken
 SOURCE = """
 import penstock as ps
 
-service = ps.Service(ps.external("square"), name="square")
-other = ps.Service(ps.external("cube"), name="cube")
+service = ps.Service(ps.remote("square"), name="square")
+other = ps.Service(ps.remote("cube"), name="cube")
 ours = ps.Service(ps.stage(len, name="count"), name="ours")
 """
 STARTED = (("serve", "--port", "0"), ("consume", "--queue-url", "sqlite:///jobs.db"))
@@ -90,16 +90,15 @@ def test_one_path_is_not_that_of_two_doors(module):
 
 
 def test_two_services_of_a_consumer_need_two_paths(module):
-    again = 'again = ps.Service(ps.external("again"), name="again", remote_worker_socket="./w")\n'
-    folder = module(
-        SOURCE + again + 'first = ps.Service(ps.external("first"), name="first", remote_worker_socket="w")\n'
-    )
+    again = 'again = ps.Service(ps.remote("again"), name="again", remote_worker_socket="./w")\n'
+    folder = module(SOURCE + again + 'first = ps.Service(ps.remote("first"), name="first", remote_worker_socket="w")\n')
     found = spoken(folder, "consume", "model:first", "model:again", env={"PENSTOCK_QUEUE_URL": "sqlite:///q.db"})
     assert found.status == 1
     says(
         found.refusal,
         (
-            "remote_worker_socket of service 'again' and remote_worker_socket of service 'first' have the same path './w'"
+            "remote_worker_socket of service 'again' and remote_worker_socket of service 'first' have the same "
+            "path './w'"
         ),
     )
 

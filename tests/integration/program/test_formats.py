@@ -43,7 +43,7 @@ sums = ps.Service(Sum, name="sums")
 reverse = ps.Service(Reverse, name="reverse")
 double = ps.Service(Double, name="double")
 matrix = ps.Service(Matrix, name="matrix")
-count = ps.Service(Count, name="count", max_queued=8)
+count = ps.Service(Count, name="count", max_in_flight=8)
 strange = ps.Service(Count, name="Strange_name-1.0")
 """
 SERVICES = ("sums", "reverse", "double", "matrix", "count", "strange")

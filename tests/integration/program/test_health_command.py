@@ -106,7 +106,7 @@ class Loading(ps.Stage):
             time.sleep(0.01)
         return x
 
-service = ps.Service(ps.stage(Loading), name="mine", max_queued=1)
+service = ps.Service(ps.stage(Loading), name="mine", max_in_flight=1)
 """
 
 

@@ -23,7 +23,7 @@ WIDE = {"COLUMNS": "300"}
 @pytest.fixture
 def training(tmp_path):
     """A run of two train tasks and one to evaluate, whose model is published."""
-    found = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "models", attempts=1)
+    found = ps.training.Run(tmp_path / "run", publish_to=tmp_path / "models", max_attempts=1)
     found.plan(train=["a", "b"], evaluate=["c"])
     return found
 

@@ -58,9 +58,9 @@ def directives(text):
 EVERY_DESCRIPTION = [
     described(),
     described(tls=True),
-    described(timeout=math.inf, drain_delay=2.0, overload_status=429, busy_is_unready=True),
-    described(timeout=0.1, keep_alive=0, max_body=0, drain_delay=math.inf),
-    described("[::]:80", [Endpoint(path="/run/a.sock")], expired_status=408, late_status=408),
+    described(timeout=math.inf, drain_delay=2.0, overload_status=429, unready_when_full=True),
+    described(timeout=0.1, keepalive_timeout=0, max_body_bytes=0, drain_delay=math.inf),
+    described("[::]:80", [Endpoint(path="/run/a.sock")], queue_timeout_status=408, run_timeout_status=408),
 ]
 
 
@@ -113,7 +113,7 @@ def test_haproxy_takes_a_draining_replica_out_in_time():
 
 def test_haproxy_has_room_for_the_largest_head_and_a_body():
     assert int(directives(haproxy_file(described()))["tune.bufsize"]) >= 65536 + 16384 + 1024
-    small = directives(haproxy_file(described(max_header=64, max_header_fields=1)))
+    small = directives(haproxy_file(described(max_header_bytes=64, max_header_fields=1)))
     assert int(small["tune.bufsize"]) >= 16384
     assert int(small["tune.http.maxhdr"]) > 1
 
@@ -123,9 +123,9 @@ def test_no_thread_of_haproxy_uses_idle_connections_of_which_another_one_knows_t
 
 
 def test_the_body_limit_is_that_of_the_replicas():
-    assert "req.body_size gt 100 }" in haproxy_file(described(max_body=100))
-    assert directives(nginx_file(described(max_body=100)))["client_max_body_size"] == "100"
-    assert directives(nginx_file(described(max_body=0)))["client_max_body_size"] == "1"  # 0 is no limit there
+    assert "req.body_size gt 100 }" in haproxy_file(described(max_body_bytes=100))
+    assert directives(nginx_file(described(max_body_bytes=100)))["client_max_body_size"] == "100"
+    assert directives(nginx_file(described(max_body_bytes=0)))["client_max_body_size"] == "1"  # 0 is no limit there
 
 
 @pytest.mark.parametrize(
@@ -133,14 +133,14 @@ def test_the_body_limit_is_that_of_the_replicas():
     [(75.0, 2.0, "1s"), (75.0, 0.0, "1s"), (1.0, 60.0, "500ms"), (75.0, 600.0, "37500ms")],
 )
 def test_nginx_closes_idle_connections_long_before_a_replica_does(keep_alive, drain_delay, idle):
-    text = nginx_file(described(keep_alive=keep_alive, drain_delay=drain_delay))
+    text = nginx_file(described(keepalive_timeout=keep_alive, drain_delay=drain_delay))
     assert f"    keepalive_timeout {idle};\n    }}" in text
 
 
 def test_connections_are_not_kept_where_replicas_keep_none():
-    assert "keepalive 256" not in nginx_file(described(keep_alive=0))
-    assert "pool-purge-delay 0" in haproxy_file(described(keep_alive=0))
-    assert "pool-purge-delay 500ms" in haproxy_file(described(keep_alive=10))
+    assert "keepalive 256" not in nginx_file(described(keepalive_timeout=0))
+    assert "pool-purge-delay 0" in haproxy_file(described(keepalive_timeout=0))
+    assert "pool-purge-delay 500ms" in haproxy_file(described(keepalive_timeout=10))
     assert "pool-purge-delay 3750ms" in haproxy_file(described())
 
 

@@ -37,7 +37,7 @@ GIVEN = {
     "uds_mode": 0o660,
     "drain_delay": 2.0,
     "drain": math.inf,
-    "keep_alive": 0.25,
+    "keepalive_timeout": 0.25,
     "access_log": True,
     "unready_when_full": False,
     "tenant_header": "X-Tenant",
@@ -54,7 +54,7 @@ def test_flags_say_what_was_given_and_penstock_serve_reads_them_so():
         "uds_mode": "660",
         "drain_delay": "2",
         "drain": "inf",
-        "keep_alive": "0.25",
+        "keepalive_timeout": "0.25",
         "access_log": True,
         "unready_when_full": False,
         "tenant_header": "X-Tenant",
@@ -116,10 +116,10 @@ def settings(text):
 
 
 def test_systemd_waits_for_the_drain_and_what_comes_before_and_after_it():
-    found = settings(service_unit(unit(started(drain_delay=2.0, drain=30.0))))
+    found = settings(service_unit(unit(started(drain_delay=2.0, drain_timeout=30.0))))
     assert found["TimeoutStopSec"] == "37"
-    assert settings(service_unit(unit(started(drain_delay=0.2, drain=0.1))))["TimeoutStopSec"] == "6"
-    assert settings(service_unit(unit(started(drain=math.inf))))["TimeoutStopSec"] == "infinity"
+    assert settings(service_unit(unit(started(drain_delay=0.2, drain_timeout=0.1))))["TimeoutStopSec"] == "6"
+    assert settings(service_unit(unit(started(drain_timeout=math.inf))))["TimeoutStopSec"] == "infinity"
     assert (found["Type"], found["NotifyAccess"], found["KillMode"]) == ("notify", "main", "mixed")
     assert found["LimitNOFILE"] == "12048"
     assert settings(service_unit(unit(started(max_connections=10**9))))["LimitNOFILE"] == "1048576"
@@ -271,9 +271,9 @@ def pod_of(found):
 
 
 def test_a_pod_has_the_time_of_its_drain_and_no_sleep_before_it():
-    pod = pod_of(objects(cluster(started(drain_delay=5.0, drain=30.0))))
+    pod = pod_of(objects(cluster(started(drain_delay=5.0, drain_timeout=30.0))))
     assert pod["terminationGracePeriodSeconds"] == 40
-    assert pod_of(objects(cluster(started(drain_delay=0.2, drain=0.1))))["terminationGracePeriodSeconds"] == 6
+    assert pod_of(objects(cluster(started(drain_delay=0.2, drain_timeout=0.1))))["terminationGracePeriodSeconds"] == 6
     assert "lifecycle" not in pod["containers"][0]
 
 
@@ -330,7 +330,7 @@ def expanded(word):
         (lambda: cluster(image="a\nb"), "--image"),
         (lambda: cluster(replicas=0), "--replicas"),
         (lambda: cluster(started(port=0)), "port is 0"),
-        (lambda: cluster(started(drain=math.inf)), "inf"),
+        (lambda: cluster(started(drain_timeout=math.inf)), "inf"),
         (lambda: cluster(started(drain_delay=1e10)), "inf"),
     ],
 )

@@ -10,7 +10,7 @@ import penstock as ps
 from penstock.cli.external_flags import fields_of_each
 from penstock.errors import ConfigError
 
-GIVEN = {"remote_worker_socket": "/run/w.sock", "max_queued": 7}
+GIVEN = {"remote_worker_socket": "/run/w.sock", "max_in_flight": 7}
 
 
 def service(name, *, external):
@@ -19,14 +19,14 @@ def service(name, *, external):
 
 def test_the_socket_is_given_to_the_service_whose_workers_attach_and_the_rest_to_all():
     ours, theirs = service("ours", external=False), service("theirs", external=True)
-    assert fields_of_each([ours, theirs], GIVEN, by_flag=False) == [(ours, {"max_queued": 7}), (theirs, GIVEN)]
-    assert fields_of_each([ours], {"max_queued": 7}, by_flag=False) == [(ours, {"max_queued": 7})]
+    assert fields_of_each([ours, theirs], GIVEN, by_flag=False) == [(ours, {"max_in_flight": 7}), (theirs, GIVEN)]
+    assert fields_of_each([ours], {"max_in_flight": 7}, by_flag=False) == [(ours, {"max_in_flight": 7})]
 
 
 def test_a_flag_for_a_socket_that_nobody_attaches_at_is_left_for_the_start_to_refuse_and_a_variable_sets_nothing():
     ours = service("ours", external=False)
     assert fields_of_each([ours], GIVEN, by_flag=True) == [(ours, GIVEN)]
-    assert fields_of_each([ours], GIVEN, by_flag=False) == [(ours, {"max_queued": 7})]
+    assert fields_of_each([ours], GIVEN, by_flag=False) == [(ours, {"max_in_flight": 7})]
 
 
 def test_one_socket_cannot_be_that_of_two_services():

@@ -51,7 +51,7 @@ def test_a_key_is_asked_for_where_a_file_of_keys_is_named_or_any_tenant_has_one(
     plain = ps.Service(math.sqrt, name="plain")
     (tmp_path / "names").write_text("[tenants.gold]\nweight = 3")
     (tmp_path / "keys").write_text(f'[tenants.gold]\nkey_sha256 = ["{"a" * 64}"]')
-    named, keyed = (ps.Service(math.exp, name=name, tenants=str(tmp_path / name)) for name in ("names", "keys"))
+    named, keyed = (ps.Service(math.exp, name=name, tenants_file=str(tmp_path / name)) for name in ("names", "keys"))
     assert has_keys(ServerOptions(api_key_file="k"), [plain])
     assert has_keys(ServerOptions(), [plain, keyed])
     assert not has_keys(ServerOptions(tenant_header="X-Tenant"), [plain, named])

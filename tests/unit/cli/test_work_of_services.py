@@ -40,12 +40,12 @@ def test_what_was_said_is_kept(given):
 
 
 def test_a_stage_has_stalled_before_its_service_is_dead():
-    assert stalls_after(read("--run-timeout", "900"), stall_dead=100.0) == 100.0
+    assert stalls_after(read("--run-timeout", "900"), liveness_deadline=100.0) == 100.0
 
 
 def test_what_the_service_itself_says_is_kept():
-    assert stalls_after(read(), stall_unready=math.inf) == math.inf
-    assert stalls_after(read(), stall_unready=5.0) == 5.0
+    assert stalls_after(read(), progress_deadline=math.inf) == math.inf
+    assert stalls_after(read(), progress_deadline=5.0) == 5.0
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_variables_of_a_server_count_where_there_is_one(flags, unread):
 
 def test_jobs_come_in_from_a_network_where_a_key_is_asked_for(tmp_path):
     (tmp_path / "t.toml").write_text(f'[tenants.gold]\nkey_sha256 = ["{"a" * 64}"]')
-    keyed, plain = (ps.Service(math.sqrt, tenants=path) for path in (str(tmp_path / "t.toml"), None))
+    keyed, plain = (ps.Service(math.sqrt, tenants_file=path) for path in (str(tmp_path / "t.toml"), None))
     beyond = read("--bind", "0.0.0.0:0")
     beyond._check_closed([keyed], [])
     with pytest.raises(WronglyCalled, match="would be open to every client"):

@@ -13,7 +13,7 @@ from penstock.hosting.service_health import LONGEST_STATUS_BYTES, in_hand, statu
 
 def service(name="prices", state=State.READY, reason="", loading=(), *, queued=0, age=0.0, started=True):
     stages = [SimpleNamespace(name="M", progress_age=age)]
-    options = SimpleNamespace(stall_dead=600.0)
+    options = SimpleNamespace(liveness_deadline=600.0)
     engine = SimpleNamespace(state=state, reason=reason, loading=loading, queued=queued, stages=stages, options=options)
     return SimpleNamespace(name=name, engine=engine if started else None)
 

@@ -136,7 +136,7 @@ async def test_a_large_input_is_copied_into_shared_memory_and_a_small_one_is_not
 
 
 async def test_a_claim_that_bytes_have_cut_short_is_followed_by_the_next_at_once(bench):
-    work = await bench(fake_service(max_size=8), max_held_bytes=10)
+    work = await bench(fake_service(max_size=8), max_buffered_bytes=10)
     for n in range(4):
         work.submit(f"j{n}", b"1234567")
     await work.turn()
@@ -187,7 +187,7 @@ async def test_a_service_that_takes_no_work_is_left_out_of_the_claims(two, sick)
 
 
 async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_the_memory(two):
-    work = await two(max_held_bytes=10)
+    work = await two(max_buffered_bytes=10)
     work.submit("a", b"123456", service="one")
     await work.turn()
     work.engine.of("a").begun = True
@@ -197,7 +197,7 @@ async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_t
 
 
 async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of_another(two, tmp_path):
-    work = await two(spool=str(tmp_path / "spool"), max_spool=6)
+    work = await two(spool_dir=str(tmp_path / "spool"), max_spool_bytes=6)
     work.submit("a", service="one", output="file:///out/a")
     await work.turn()
     work.transfers.errors = [TransferFailed("slow")]
@@ -209,7 +209,7 @@ async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of
 
 
 async def test_transfers_of_a_service_that_hang_hold_up_none_of_another(two, tmp_path):
-    work = await two(spool=str(tmp_path / "spool"))
+    work = await two(spool_dir=str(tmp_path / "spool"))
     work.transfers.hanging = ["https://slow/"]
     for n in range(40):
         work.submit(f"up{n}", service="one", output="https://slow/out")
@@ -242,7 +242,7 @@ async def test_outputs_that_are_not_delivered_hold_up_no_claim_where_it_ends_whe
 
 
 async def test_a_service_that_is_idle_delays_no_claim_of_another(two):
-    work = await two(poll=9.0)
+    work = await two(poll_interval=9.0)
     work.engine.begins = 2
     work.submit("a", service="one")
     work.submit("b", service="one")
@@ -257,7 +257,7 @@ async def test_a_service_that_is_idle_delays_no_claim_of_another(two):
 
 
 async def test_concurrency_bounds_the_jobs_of_each_service(two):
-    work = await two(concurrency=1)
+    work = await two(max_in_flight_jobs=1)
     for name in "ab":
         work.submit(name, service="one")
     await work.turn()
@@ -270,7 +270,7 @@ async def test_concurrency_bounds_the_jobs_of_each_service(two):
 
 
 async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(bench):
-    work = await bench(fake_service(max_size=32), concurrency=1)
+    work = await bench(fake_service(max_size=32), max_in_flight_jobs=1)
     work.submit("a")
     work.submit("b")
     await work.turn()
@@ -424,7 +424,7 @@ async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):
 
 
 async def test_a_result_that_is_too_large_needs_an_output(one_job):
-    work = await one_job(max_inline=10)
+    work = await one_job(max_inline_bytes=10)
     work.engine.of("a").settle(b"x" * 11)
     await work.turn()
     assert work.job().state is JobState.DEAD
@@ -583,7 +583,7 @@ async def test_who_commits_first_wins_over_a_cancel(one_job):
 
 
 async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
-    work = await one_job(backoff=300.0, output="file:///out/a")
+    work = await one_job(retry_backoff=300.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 5
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
@@ -595,7 +595,7 @@ async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
 
 
 async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
@@ -604,7 +604,7 @@ async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(on
 
 
 async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 3
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
@@ -612,7 +612,7 @@ async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job)
 
 
 async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_job):
-    work = await one_job(backoff=300.0, output="file:///out/a")
+    work = await one_job(retry_backoff=300.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
@@ -871,7 +871,7 @@ async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_
 
 
 async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp_path):
-    work = await bench(spool=str(tmp_path / "spool"))
+    work = await bench(spool_dir=str(tmp_path / "spool"))
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
     work.submit(output="file:///out/a")
     await work.turn()
@@ -888,7 +888,7 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
 
 async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_memory(bench, tmp_path, caplog):
     """The limit of a file's size stands for the disk; beyond it the system refuses to write."""
-    work = await bench(spool=str(tmp_path / "spool"))
+    work = await bench(spool_dir=str(tmp_path / "spool"))
     work.submit(output="file:///out/a")
     await work.turn()
     work.transfers.errors = [TransferFailed("slow")]
@@ -906,7 +906,7 @@ async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_mem
 
 
 async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path, caplog):
-    work = await one_job(spool=str(tmp_path / "spool"), output="file:///out/a")
+    work = await one_job(spool_dir=str(tmp_path / "spool"), output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -922,7 +922,7 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_p
 
 
 async def test_a_full_spool_stops_the_claims(one_job, tmp_path):
-    work = await one_job(spool=str(tmp_path / "spool"), max_spool=3, output="file:///out/a")
+    work = await one_job(spool_dir=str(tmp_path / "spool"), max_spool_bytes=3, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 2
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -1019,7 +1019,7 @@ async def test_what_is_fetched_and_waits_for_the_model_is_bounded(bench):
 
 
 async def test_with_a_concurrency_of_one_jobs_of_both_kinds_have_their_turn(bench):
-    work = await bench(concurrency=1)
+    work = await bench(max_in_flight_jobs=1)
     for n in range(9):
         work.transfers.inputs[f"https://in/{n}"] = b"21"
         work.submit(f"u{n}", b"", input_url=f"https://in/{n}")
@@ -1061,7 +1061,7 @@ async def test_a_result_that_waits_for_its_turn_to_be_stored_is_dropped_where_no
 
 
 async def test_a_job_whose_fetch_failed_rests_behind_the_others(bench):
-    work = await bench(concurrency=1)
+    work = await bench(max_in_flight_jobs=1)
     work.transfers.errors = [TransferFailed("slow")]
     for name in "abc":
         work.transfers.inputs[f"https://in/{name}"] = b"21"
@@ -1073,7 +1073,7 @@ async def test_a_job_whose_fetch_failed_rests_behind_the_others(bench):
 
 
 async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_again(bench):
-    work = await bench(max_held_bytes=4)
+    work = await bench(max_buffered_bytes=4)
     work.transfers.inputs["https://in/b"] = b"1234"
     work.submit("a", b"12345")
     await work.turn()
@@ -1122,7 +1122,7 @@ async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_com
 
 
 async def test_the_tenth_transfer_that_fails_ends_the_run(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     for _ in range(30):

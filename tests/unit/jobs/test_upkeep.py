@@ -10,7 +10,7 @@ from penstock.jobs.upkeep import Speed
 
 
 async def test_the_queue_is_counted_and_old_jobs_are_forgotten(bench):
-    work = await bench(keep=100.0)
+    work = await bench(result_ttl=100.0)
     work.submit("a")
     await work.turn()
     work.engine.of("a").settle(b"6")

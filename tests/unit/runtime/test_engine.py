@@ -332,7 +332,7 @@ async def test_what_an_example_gave_is_told_without_the_class_of_our_error(make_
 
 
 async def test_a_full_service_is_busy_and_refuses_with_a_time_to_come_back(make_rig):
-    rig = await make_rig(max_queued=2).start()
+    rig = await make_rig(max_in_flight=2).start()
     await rig.call()
     assert (rig.engine.state, rig.engine.queued) == (State.READY, 1)
     await rig.call()
@@ -373,7 +373,7 @@ async def test_an_engine_that_does_not_run_refuses(make_rig, started):
 
 
 async def test_who_leaves_soon_is_draining_for_those_who_ask_and_accepts_all_the_same(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     assert rig.engine.accepting
     rig.engine.leave_soon()
     assert (rig.engine.state, rig.engine.reason) == (State.DRAINING, "")

@@ -89,7 +89,7 @@ async def test_who_waits_for_room_waits_for_memory_and_is_fed_when_it_is_back(ma
 
 
 async def test_what_was_let_in_before_goes_on_and_is_fed_to_its_end(make, memory):
-    rig = await make(max_queued=2).start()
+    rig = await make(max_in_flight=2).start()
     many = await rig.call(b"1", b"2", b"3", b"4", lane=Lane.BULK)
     memory.available = LITTLE
     await rig.clock.advance(1.0)

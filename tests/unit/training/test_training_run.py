@@ -105,7 +105,7 @@ def test_a_file_without_a_plan_is_a_run_without_a_plan(tmp_path, empty):
 def test_a_function_that_works_for_its_own_run_is_refused(tmp_path, way):
     """It would wait for the task that it is the function of."""
     (tmp_path / "link").symlink_to("run")
-    run = ps.training.Run(tmp_path / "run", attempts=1)
+    run = ps.training.Run(tmp_path / "run", max_attempts=1)
     run.plan(train=[1])
     same_run = ps.training.Run(tmp_path / "run" / way)
     with pytest.raises(ps.RunFailed, match="ConfigError: work was called by the function of task train 0 of the same"):
@@ -211,7 +211,7 @@ def test_an_option_that_cannot_be_is_refused_when_the_run_is_made(options, said)
 
 
 def test_limits_are_admitted():
-    run = ps.training.Run(Path("run"), lease=0.5, attempts=1, save_timeout=float("inf"))
+    run = ps.training.Run(Path("run"), lease=0.5, max_attempts=1, save_timeout=float("inf"))
     assert (run.options.lease, run.options.max_attempts) == (0.5, 1)
 
 

@@ -1,1 +1,1 @@
-"""What `penstock generate` prints: a file for each kind of deployment, each a pure function of a checked description."""
+"""Files that `penstock generate` prints, one for each kind of deployment: pure functions of checked descriptions."""

@@ -152,7 +152,8 @@ def _defaults(description: ProxyDescription) -> list[str]:
         ),
         f"timeout client {proxy_time(max(server.body_timeout, server.write_timeout))}",
         *because(
-            f"Idle connections of clients: keep_alive ({server.keepalive_timeout:g} s), as without a proxy; at least 1 s."
+            f"Idle connections of clients: keepalive_timeout ({server.keepalive_timeout:g} s), as without a proxy; at "
+            "least 1 s."
         ),
         f"timeout http-keep-alive {proxy_time(max(server.keepalive_timeout, 1.0))}",
         *because(
@@ -283,7 +284,7 @@ def _replicas(description: ProxyDescription) -> list[str]:
         *because(
             f"maxconn: max_connections ({server.max_connections}) of a replica; requests above it are "
             "queued here.  pool-purge-delay: half of the idle connections are closed at each interval, "
-            f"so that none reaches keep_alive ({server.keepalive_timeout:g} s).  At that age the replica "
+            f"so that none reaches keepalive_timeout ({server.keepalive_timeout:g} s).  At that age the replica "
             "closes it, and a request sent on it fails."
         ),
         " ".join(words),

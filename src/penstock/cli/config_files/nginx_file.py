@@ -135,7 +135,7 @@ def _clients(description: ProxyDescription) -> list[str]:
         f"large_client_header_buffers 2 {min(max(server.max_header_bytes, LEAST_HEAD), LARGEST_HEAD)};",
         *because(
             f"header_timeout ({server.header_timeout:g} s), body_timeout ({server.body_timeout:g} s), write_timeout "
-            f"({server.write_timeout:g} s) and keep_alive ({server.keepalive_timeout:g} s), as without a proxy."
+            f"({server.write_timeout:g} s) and keepalive_timeout ({server.keepalive_timeout:g} s), as without a proxy."
         ),
         f"client_header_timeout {proxy_time(server.header_timeout)};",
         f"client_body_timeout {proxy_time(server.body_timeout)};",
@@ -180,11 +180,11 @@ def _others(description: ProxyDescription) -> list[str]:
 def _kept(description: ProxyDescription) -> list[str]:
     server = description.server
     if description.idle_seconds == 0:
-        return because("keep_alive is 0: a replica closes each connection after its response.")
+        return because("keepalive_timeout is 0: a replica closes each connection after its response.")
     return [
         *because(
             "A request on a connection that is being closed fails, so an idle connection is closed "
-            f"here first: a replica closes it after keep_alive ({server.keepalive_timeout:g} s), and at the "
+            f"here first: a replica closes it after keepalive_timeout ({server.keepalive_timeout:g} s), and at the "
             f"end of drain_delay ({server.drain_delay:g} s).  Half of the shorter time; 1 s if there is "
             "no delay."
         ),

@@ -22,7 +22,7 @@ class LaterRoute(Route):
     """Answers each request with what the coroutine that `answer` makes for it returns; that takes a task.
 
     `judge` sees the head of a request before its body is read.  `too_large` makes the refusal of a body of more than
-    `max_body_bytes` bytes.  A client that leaves has its task cancelled.
+    `max_body` bytes.  A client that leaves has its task cancelled.
     """
 
     def __init__(

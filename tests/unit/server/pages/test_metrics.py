@@ -126,7 +126,7 @@ def test_items_are_counted_by_their_ending(fakes):
 
 
 def test_bounds_stand_beside_what_they_bound(fakes):
-    service = fakes.Service(max_queued=7, max_queued_bytes=70)
+    service = fakes.Service(max_in_flight=7, max_queued_bytes=70)
     service.engine.queued, service.engine.held_bytes, service.engine.answer_bytes = 5, 50, 20
     service.engine.backlog_seconds = 2.5
     found = scrape(fakes, fakes.app(service))
