@@ -25,7 +25,7 @@ STAGE = (
     "prefetch=None, max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', "
     "unhealthy_after=30.0, bisect=True, retry=True)"
 )
-EXTERNAL = (
+REMOTE = (
     "(name, *, batch=None, accepts=('json', 'msgpack'), item=typing.Any, result=typing.Any, prefetch=1, "
     "max_in_flight_batches=None, max_queued=None, timeout=None, orphan_timeout='auto', unhealthy_after=30.0, "
     "retry=True, examples=())"
@@ -43,7 +43,7 @@ SIGNATURES = {
     "Declaration": "(item=None, result=None, examples=None, batch=None)",
     "Example": "(input, output, tolerance=None)",
     "ExportRefused": "(message='', *, format='', output='', row=None, expected=None, got=None)",
-    "Features": "(kinds, *, join=None)",
+    "Features": "(features, *, concat_into=None)",
     "Features.encode": "(table)",
     "Features.encode_rows": "(rows)",
     "Features.fit": "(table)",
@@ -66,7 +66,7 @@ SIGNATURES = {
     "Service.predict_many": MANY,
     "Service.serve": "(*, on_ready=None, **options)",
     "Service.start": "()",
-    "Service.stop": "(drain=30.0)",
+    "Service.stop": "(drain_timeout=30.0)",
     "Service.stream": "(xs, *, timeout=None, return_exceptions=False, urgency=3, tenant='')",
     "Stage": "()",
     "Stage.declare": "(*args, **kwargs)",
@@ -92,18 +92,18 @@ SIGNATURES = {
     "export.publish": "(artifact, model_dir)",
     "export.rollback": "(model_dir, to=None)",
     "export.save": (
-        "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
+        "(model, path, *, features, reference_rows, validation_data=None, name='model', outputs=None, classes=None, "
         "batch=Batch(max_size=32, max_wait='auto', max_idle_gap=None, delay_when_idle=True), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, "
         "outside=(), shard_bytes=536870912, metadata=None)"
     ),
-    "external": EXTERNAL,
+    "remote": REMOTE,
     "stage": STAGE,
-    "training.Run": "(folder, *, publish_to=None, lease=30.0, attempts=3, save_timeout=600.0)",
+    "training.Run": "(folder, *, publish_to=None, lease=30.0, max_attempts=3, save_timeout=600.0)",
     "training.Run.checkpoint": "(write)",
-    "training.Run.latest": "()",
+    "training.Run.latest_checkpoint": "()",
     "training.Run.plan": "(*, train=(), evaluate=(), predict=())",
-    "training.Run.results": "(kind)",
+    "training.Run.results": "(phase)",
     "training.Run.work": "(*, train=None, evaluate=None, predict=None, save=None)",
     "wsgi": "(served, options=None)",
 }

@@ -132,7 +132,7 @@ RENAMED = {
     "unread_timeout": "write_timeout",
     "validate": "validate_inputs",
 }
-"""What a name of an earlier version is now.  A name may be one still, of another call: it is looked for there first."""
+"""Old names and their new ones.  An old name of one call may be the name of an argument of another call today."""
 
 
 def explain_name(module: str, name: str) -> str:

@@ -26,7 +26,7 @@ from penstock.server_names import listening_hosts
 from penstock.service import Service
 from rows import each
 
-PATHS = ["uds", "tls_cert", "tls_key", "api_key_file", "tenants", "remote_worker_socket"]
+PATHS = ["uds", "tls_cert", "tls_key", "api_key_file", "tenants_file", "remote_worker_socket"]
 
 OWNERS = [Batch, StageOptions, ServiceOptions, ServerOptions]
 OPTIONS = [(owner, f) for owner in OWNERS for f in dataclasses.fields(owner)]
@@ -175,7 +175,7 @@ def test_a_policy_that_does_not_is_taken(policy):
 @pytest.mark.parametrize("name", ["host", *PATHS])
 def test_a_path_holds_no_null_character(name):
     with pytest.raises(ConfigError, match=rf"^{name} must not contain a null character, got 'a\\x00b'$"):
-        (ServiceOptions if name in ("tenants", "remote_worker_socket") else ServerOptions)(**{name: "a\0b"})
+        (ServiceOptions if name in ("tenants_file", "remote_worker_socket") else ServerOptions)(**{name: "a\0b"})
 
 
 # -- hosts and origins ------------------------------------------------------------------------------------------------
@@ -306,12 +306,12 @@ def test_a_path_may_be_any_path_and_is_a_text_then(name):
 
 @each("path", [7, True, b"bytes", ["a"]])
 def test_what_is_no_path_is_refused(path):
-    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "remote_worker_socket"), (ServiceOptions, "tenants")):
+    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "remote_worker_socket"), (ServiceOptions, "tenants_file")):
         with pytest.raises(ConfigError) as refused:
             kind(**{name: path})
         words = f"{name} must be the path of a file, as a string or a `pathlib.Path`, got {path!r}"
         assert str(refused.value) == words
-    with pytest.raises(ConfigError, match="tenants must not contain a null character, got 'a"):
+    with pytest.raises(ConfigError, match="tenants_file must not contain a null character, got 'a"):
         ServiceOptions(tenants_file=Path("a\0b"))
 
 
@@ -380,7 +380,7 @@ def test_an_empty_text_is_no_value(name):
     [("1", True), ("true", True), ("Yes", True), ("0", False), ("FALSE", False), ("no", False)],
 )
 def test_a_switch_is_read_as_people_write_it(text, value):
-    assert from_environment(ServiceOptions, {"PENSTOCK_VALIDATE_INPUTS": text}) == {"validate": value}
+    assert from_environment(ServiceOptions, {"PENSTOCK_VALIDATE_INPUTS": text}) == {"validate_inputs": value}
 
 
 @pytest.mark.parametrize(

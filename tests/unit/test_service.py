@@ -56,7 +56,7 @@ def test_inline_is_true_or_false(inline):
         ps.Service(double).configured(inline=inline)
 
 
-@pytest.mark.parametrize("options", [{}, {"max_queued": 3}, ps.ServerOptions(), 0, ps.ServiceOptions])
+@pytest.mark.parametrize("options", [{}, {"max_in_flight": 3}, ps.ServerOptions(), 0, ps.ServiceOptions])
 def test_options_are_service_options(options):
     with pytest.raises(ps.ConfigError, match=r"options must be a penstock.ServiceOptions, got "):
         ps.Service(double, options=options)
@@ -75,7 +75,7 @@ def test_an_option_there_is_not_is_refused_at_birth_and_later():
         ps.Service(double, bogus=1)
     with pytest.raises(ps.ConfigError, match="'bogus'"):
         ps.Service(double).configured(bogus=1)
-    with pytest.raises(ps.ConfigError, match="max_queued must be at least 1, got 0"):
+    with pytest.raises(ps.ConfigError, match="max_in_flight must be at least 1, got 0"):
         ps.Service(double).configured(max_in_flight=0)
 
 
@@ -86,7 +86,7 @@ def test_an_option_there_is_not_is_refused_at_birth_and_later():
         ("accelerator", "write `penstock.stage(..., gpus=...)`"),
         ("prefetch", "write `penstock.stage(..., prefetch=...)`"),
         ("port", "write `service.serve(port=...)`"),
-        ("max_queue_size", "write `max_queued=...`"),
+        ("max_queue_size", "write `max_in_flight=...`"),
         ("nam", "did you mean `name=...`?"),
     ],
 )
@@ -183,7 +183,7 @@ def test_a_version_is_a_short_text(version):
 
 @pytest.mark.parametrize("drain", [None, math.nan, -1, -math.inf, True, "30"])
 async def test_a_drain_that_is_no_time_is_refused_even_where_there_is_nothing_to_stop(drain):
-    with pytest.raises(ps.ConfigError, match=r"drain must be a number of seconds, at least 0, got "):
+    with pytest.raises(ps.ConfigError, match=r"drain_timeout must be a number of seconds, at least 0, got "):
         await ps.Service(double).stop(drain)
 
 
@@ -435,8 +435,8 @@ def test_an_option_of_the_server_there_is_not_is_refused_before_anything_opens(s
 
 
 def test_workers_from_outside_cannot_be_threads():
-    words = "service 'here': workers of stage 'square' attach from outside, so they cannot be threads of this process"
-    with pytest.raises(ps.ConfigError, match=f"^{words}: leave inline out$"):
+    words = "service 'here': stage 'square' is remote, so its workers cannot be threads of this process"
+    with pytest.raises(ps.ConfigError, match=f"^{words}: remove inline$"):
         ps.Service(double, ps.remote("square"), name="here", inline=True)
     with pytest.raises(ps.ConfigError, match=words):
         ps.Service(ps.remote("square"), name="here").configured(inline=True)
@@ -451,7 +451,7 @@ def test_two_external_stages_in_a_row_need_a_format_that_both_have():
 
 async def test_workers_from_outside_need_a_socket_when_the_service_starts():
     service = ps.Service(double, ps.remote("square"), name="here")
-    words = "service 'here': workers of stage 'square' attach from outside, so say at which Unix socket: "
+    words = "service 'here': stage 'square' is remote and needs the path of a Unix socket: set "
     with pytest.raises(ps.ConfigError) as refused:
         await service.start()
     assert str(refused.value) == words + "Service(..., remote_worker_socket=PATH), or --remote-worker-socket PATH"
@@ -463,7 +463,7 @@ async def test_workers_from_outside_need_a_socket_when_the_service_starts():
 
 async def test_a_socket_for_workers_needs_a_stage_that_they_run():
     service = ps.Service(double, name="here", remote_worker_socket="/run/square.sock")
-    words = "service 'here': remote_worker_socket is '/run/square.sock', and no stage of it has workers from outside"
+    words = "service 'here': remote_worker_socket is '/run/square.sock', but the service has no remote stage"
     with pytest.raises(ps.ConfigError, match=f"^{words}; "):
         await service.start()
     assert service.engine is None
@@ -472,7 +472,7 @@ async def test_a_socket_for_workers_needs_a_stage_that_they_run():
 def test_a_number_of_workers_is_for_the_stages_of_ours():
     service = ps.Service(ps.stage(double, name="double"), ps.remote("square"), name="here")
     assert [spec.workers for spec in service.configured(workers=3).stages] == [3, 0]
-    with pytest.raises(ps.ConfigError, match=r"^stage 'square': it is external"):
+    with pytest.raises(ps.ConfigError, match=r"^stage 'square': it is remote"):
         service.configured(workers={"square": 2})
     with pytest.raises(ps.ConfigError, match=r"^service 'all': workers=2 applies to no stage"):
         ps.Service(ps.remote("square"), name="all").configured(workers=2)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 _LIKELY = 0.7
-"""What difflib must say of a word and a command for the word to be a slip: `tset` and `test` have 0.75."""
+"""The least likeness, by difflib, of a word that is a slip of a command: `tset` and `test` have 0.75."""
 
 
 class CommandParser(argparse.ArgumentParser):

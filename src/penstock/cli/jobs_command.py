@@ -141,7 +141,7 @@ def _run(action: Action, arguments: argparse.Namespace) -> int:
         raise PenstockError("standard output is closed, so nothing was done: the output would be lost")
     url = needed_queue_url(arguments.queue_url, arguments.queue_url_file, os.environ)
     if "max_inline_bytes" in arguments:
-        arguments.max_inline = _number(arguments, "max_inline_bytes", int)
+        arguments.max_inline_bytes = _number(arguments, "max_inline_bytes", int)
     with connect(url, max_inline_bytes=getattr(arguments, "max_inline_bytes", MAX_INLINE)) as queue:
         try:
             return action(queue, arguments)

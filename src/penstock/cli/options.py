@@ -155,7 +155,7 @@ def service_fields(arguments: argparse.Namespace, environ: Mapping[str, str]) ->
 
 
 def renamed_flags(words: Iterable[str], flags: Collection[str]) -> list[tuple[str, str]]:
-    """Those of `words`, which a command does not know, that are old names of one of its `flags`, and this flag."""
+    """The old flags among `words`, each with the one of `flags` that it is now."""
     found = []
     for word in words:
         flag = word.partition("=")[0]

@@ -123,7 +123,7 @@ def test_the_socket_of_external_workers_is_a_file_and_the_numbers_are_none():
     add_flags(parser, ServiceOptions, "service")
     complete(parser, [parser])
     asked = {action.dest: getattr(action, "completer", None) for action in parser._actions}
-    names = {f.name for f in fields(ServiceOptions) if "external" in f.name or f.name == "reattach_timeout"}
+    names = {f.name for f in fields(ServiceOptions) if "remote" in f.name or f.name == "reattach_timeout"}
     assert {name for name in names if asked[name] is None} == {"remote_worker_socket"}, (
         "the shell completes files itself"
     )

@@ -110,11 +110,11 @@ def test_an_input_may_lie_elsewhere(jobs, store):
         (("1", "--deadline", "60"), "60 has passed: write time.time() + 60"),
         (("1", "--deadline", "1e15"), "more than ten years ahead: is it in milliseconds?"),
         (("1", "--max-inline-bytes", "0"), "the input has 1 bytes, more than max_inline_bytes (0)"),
-        (("1", "--max-inline-bytes", "x"), "--max-inline-bytes: cannot read 'x' as a number"),
+        (("1", "--max-inline-bytes", "x"), "--max-inline-bytes: expected a number, got 'x'"),
         (("1", "--prioritty", "3"), "did you mean --priority?"),
         (("1", "--queue-url", "sqlite://q.db"), "two slashes"),
         (("1", "--queue-url", "amqp://me:geheim@host"), "amqp://me:***@host: scheme amqp:// is not supported"),
-        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for one job, and --jsonl submits many"),
+        (("--jsonl", "in.jsonl", "--key", "k"), "--key is for a single job, but --jsonl submits several"),
     ],
 )
 def test_a_wrong_call_ends_with_2_and_says_why(jobs, store, words, told):

@@ -66,8 +66,8 @@ def test_a_module_a_file_and_a_file_without_its_ending_name_none(text):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("all", "all is no model, and a folder of models: name those to be served, of all/affairs all/more"),
-        ("./models/versions", "./models/versions has the versions of a model directory: name that, models"),
+        ("all", "all is a directory of models, not a model: name the models to serve, of all/affairs all/more"),
+        ("./models/versions", "./models/versions has the versions of a model directory: use the directory, models"),
         ("s3://me:secret@bucket/models", "must be a local path, and s3://… is a URL: copy the files into"),
         ("s3:/me:secret@bucket/models", "must be a local path, and s3:/… is a URL: copy the files into"),
     ],

@@ -72,7 +72,7 @@ def test_workers_that_attach_from_outside_are_not_counted_here():
     mixed = ps.Service(ps.remote("square"), ps.stage(math.exp, name="rank"), name="mixed")
     (made,) = resized([mixed], parse_pools("3"), by_flag=True)
     assert [spec.workers for spec in made.stages] == [0, 3]
-    with pytest.raises(ConfigError, match=r"^stage 'square': it is external"):
+    with pytest.raises(ConfigError, match=r"^stage 'square': it is remote"):
         resized([mixed], parse_pools("square=2"), by_flag=False)
     alone = ps.Service(ps.remote("cube"), name="alone")
     assert resized([mixed, alone], parse_pools("3"), by_flag=True)[1] is alone

@@ -46,7 +46,7 @@ def test_what_can_be_served_is_tried_well_and_nothing_of_it_is_set_up(tmp_path):
         ("x +* 1", "SyntaxError: invalid syntax"),
         ("import nothing_there", "No module named 'nothing_there'"),
         ("raise SystemExit(0)", "exits the program with 0 while it is imported"),
-        ("service = ps.Service(ps.stage(lambda x: x, name='f'))", "a worker process cannot import it"),
+        ("service = ps.Service(ps.stage(lambda x: x, name='f'))", "which a worker process cannot import"),
         ("del service", "has no service"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_service_drains_for_two_seconds_at_most_and_without_a_delay(monkeypatc
     for drain in ("30", "0.5"):
         arguments = command_arguments(["serve", "model.py", "--drain-timeout", drain, "--drain-delay", "600"])
         assert main.serve_on(arguments, ["a socket"], drain=2.0, see_out=0.3) == 0
-    assert [(options.drain, options.drain_delay) for options, _ in served] == [(2.0, 0.0), (0.5, 0.0)]
+    assert [(options.drain_timeout, options.drain_delay) for options, _ in served] == [(2.0, 0.0), (0.5, 0.0)]
     assert served[0][1] == {"sockets": ["a socket"], "see_out": 0.3}
 
 

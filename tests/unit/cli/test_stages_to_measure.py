@@ -42,7 +42,7 @@ def test_a_stage_that_gets_items_from_nobody_is_skipped_and_so_are_those_behind_
     square = ps.remote("square", item=int, result=int, examples=[3])
     found = stages(ps.stage(Taken, name="a"), square, ps.stage(Taken, name="b"), ps.stage(Taken, name="c"), Given)
     nobody = "it has no examples, and the stage before it gives it no items"
-    assert [each.skipped for each in found] == [nobody, "its workers are external", nobody, nobody, ""]
+    assert [each.skipped for each in found] == [nobody, "its workers are remote", nobody, nobody, ""]
     assert stages(Given, square)[0].feeds is False
 
 

@@ -20,7 +20,7 @@ LINK = {"PENSTOCK_PORT": "tcp://10.0.0.1:8000"}
         ("PENSTOCK_PROT", "PENSTOCK_PORT"),
         ("PENSTOCK_LOGLEVEL", "PENSTOCK_LOG_LEVEL"),
         ("PENSTOCK_WORKER", "PENSTOCK_WORKERS"),
-        ("PENSTOCK_MAX_QUEUE", "PENSTOCK_MAX_IN_FLIGHT"),
+        ("PENSTOCK_MAX_INFLIGHT", "PENSTOCK_MAX_IN_FLIGHT"),
         ("PENSTOCK_API_KEYS_FILES", "PENSTOCK_API_KEY_FILE"),
     ],
 )
@@ -84,10 +84,10 @@ def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
     ("words", "told"),
     [
         (["serve", "m", "--hots", "::"], "unrecognized arguments: --hots ::; did you mean --host?"),
-        (["serve", "m", "--max_queued=5"], "unrecognized arguments: --max_queued=5; did you mean --max-in-flight?"),
+        (["serve", "m", "--max_in_flight=5"], "unrecognized arguments: --max_in_flight=5; did you mean --max-in-flight?"),
         (["serve", "m", "--prot=1", "--loglevel", "info"], "--loglevel info; did you mean --port, --log-level?"),
         (["serve", "m", "--max-queued-b", "1"], "--max-queued-b 1; did you mean --max-queued-bytes?"),
-        (["serve", "m", "--external-workers-m", "600"], "did you mean --remote-worker-socket-mode?"),
+        (["serve", "m", "--remote-worker-socket-m", "600"], "did you mean --remote-worker-socket-mode?"),
         (["jobs", "submit", "--prio=3"], "unrecognized arguments: --prio=3; did you mean --priority?"),
         (["check", "m", "--tiemout", "1"], "unrecognized arguments: --tiemout 1; did you mean --timeout?"),
         (["serve", "m", "--no-such-flag"], "unrecognized arguments: --no-such-flag"),

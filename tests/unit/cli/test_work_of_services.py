@@ -17,7 +17,7 @@ from penstock.option_fields import flag_name
 def read(*flags, environ=None):
     parser = argparse.ArgumentParser()
     others = ("api_key_file", "tls_cert", "tls_key", "max_body_bytes", "log_level")
-    for name in ("queue", "queue_file", "run_timeout", "progress_deadline", "http", "health", *others):
+    for name in ("queue_url", "queue_url_file", "run_timeout", "progress_deadline", "bind", "health_bind", *others):
         parser.add_argument(flag_name(name))
     return Work.read(parser.parse_args(["--queue-url", "sqlite:///q.db", *flags]), environ or {})
 
@@ -51,7 +51,7 @@ def test_what_the_service_itself_says_is_kept():
 @pytest.mark.parametrize(
     ("flags", "unread"),
     [
-        ((), ("TLS_CERT", "API_KEY_FILE", "MAX_BODY")),
+        ((), ("TLS_CERT", "API_KEY_FILE", "MAX_BODY_BYTES")),
         (("--health-bind", ":8001"), ("TLS_CERT", "API_KEY_FILE")),
         (("--bind", ":8000"), ()),
     ],
@@ -59,7 +59,7 @@ def test_what_the_service_itself_says_is_kept():
 def test_variables_of_a_server_count_where_there_is_one(flags, unread):
     environ = {"PENSTOCK_LOG_LEVEL": "debug", **{f"PENSTOCK_{name}": "no number" for name in unread}}
     assert read(*flags, environ=environ).server == ServerOptions(log_level="debug")
-    for name in {"TLS_CERT", "MAX_BODY"} - {*unread}:
+    for name in {"TLS_CERT", "MAX_BODY_BYTES"} - {*unread}:
         with pytest.raises(WronglyCalled):
             read(*flags, environ={f"PENSTOCK_{name}": "no number"})
 
