@@ -478,7 +478,7 @@ def test_every_command_a_page_names_exists():
             command = re.match(r"penstock ([^\s:]+)", line)  # the title of what `check` prints has a colon behind it
             if command is not None and command[1] not in {*commands, "--version", "--help"}:
                 yield f"`{line}` is no command"
-            own = re.match(r"penstock (jobs|artifact|training|config) ([a-z0-9]+)", line)
+            own = re.match(r"penstock (jobs|model|training|generate|worker) ([a-z0-9]+)", line)
             if own is not None and own[2] not in commands_of(commands[own[1]]):
                 yield f"`{line}` is no command of `penstock {own[1]}`"
             if unknown := unknown_flags(line, command):

@@ -49,8 +49,8 @@ PAGE = 4096
 MEGABYTE = 1 << 20
 
 
-def service(*stages, slab_bytes=16 * MEGABYTE, **options):
-    return ps.Service(*stages, shm_bytes=slab_bytes, **options)
+def service(*stages, shm_bytes=16 * MEGABYTE, **options):
+    return ps.Service(*stages, shm_bytes=shm_bytes, **options)
 
 
 # -- what is sent is what is read -------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ async def test_a_stage_that_writes_to_its_input_dies_alone(caplog):
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(answers.pop(5), ps.WorkerLost)
         assert answers == list(map(digest, bodies))
-        assert running.engine.counters.lost == 1
+        assert running.engine.counters.worker_lost == 1
         assert await held(running) == []
     assert len([record for record in caplog.records if "signal SIGSEGV" in record.getMessage()]) == 2
 
@@ -295,10 +295,10 @@ async def test_a_service_without_slabs_answers_the_same(options, caplog):
     assert "shared memory" not in caplog.text
 
 
-async def test_slab_from_is_the_least_that_lies_in_a_slab():
-    slab_from = PAGE
-    async with service(back, shm_threshold=slab_from) as running:
-        for nbytes, lies in ((slab_from - 1, False), (slab_from, True)):
+async def test_shm_threshold_is_the_least_that_lies_in_a_slab():
+    shm_threshold = PAGE
+    async with service(back, shm_threshold=shm_threshold) as running:
+        for nbytes, lies in ((shm_threshold - 1, False), (shm_threshold, True)):
             data = bytes(body(1, nbytes))
             assert (running.engine.piece(nbytes) is not None) is lies
             outcome = await ask(running, data, Codec.RAW, Codec.RAW)

@@ -12,7 +12,7 @@ from penstock.jobs.advice import Advice, find_advice
 from penstock.jobs.stores.opening import masked, open_store
 
 
-def diagnose(url: str, console: Console, *, as_json: bool) -> int:
+def diagnose(url: str, console: Console | None = None, *, as_json: bool) -> int:
     """Print what is right and what is wrong with the store at `url`; 0 if nothing is wrong, else 1.
 
     As JSON it is one object a line, with the fields of `Advice`.
@@ -22,6 +22,7 @@ def diagnose(url: str, console: Console, *, as_json: bool) -> int:
         StoreUnavailable: it cannot be reached.
         PenstockError: what was found cannot be written.
     """
+    console = console or Console()
     store = open_store(url)
     try:
         found = find_advice(store)

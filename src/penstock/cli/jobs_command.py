@@ -100,12 +100,10 @@ def _add_doctor(own: Any) -> None:
 
 
 def _look_at_store(arguments: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from penstock.cli.doctor import diagnose
 
     url = needed_queue_url(arguments.queue_url, arguments.queue_url_file, os.environ)
-    return diagnose(url, Console(), as_json=arguments.json)
+    return diagnose(url, as_json=arguments.json)
 
 
 def _add_submit(own: Any) -> None:

@@ -89,7 +89,7 @@ def test_get_tells_of_each_id_in_the_order_of_the_ids_whether_it_is_there_and_it
             1,
             f"has the ids from {-(2**63)} to {2**63 - 1}, but {2**63} is not one of them",
         ),
-        (("user", "five"), 2, "an id is a whole number of at most 19 digits, got 'five'"),
+        (("user", "five"), 2, "an id must be a whole number of at most 19 digits, got 'five'"),
     ],
 )
 def test_a_row_that_cannot_be_is_a_sentence(artifact, capsys, words, status, said):

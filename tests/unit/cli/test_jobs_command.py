@@ -167,7 +167,7 @@ def test_lines_may_begin_with_a_byte_order_mark_and_have_any_line_end(jobs, stor
     ("wrong", "words"),
     [
         ("{x}", "the input is not valid application/json"),
-        ("1" * 300_000, "more than the 262144 bytes that a store takes"),
+        ("1" * 300_000, "the input is larger than 262144 bytes (--max-inline-bytes)"),
     ],
 )
 def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(jobs, store, monkeypatch, wrong, words):

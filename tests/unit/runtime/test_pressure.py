@@ -265,6 +265,6 @@ async def test_a_stage_that_becomes_much_slower_under_load_is_soon_known_to_be(s
 
 
 async def test_where_the_earliest_deadline_goes_first_nobody_comes_in_who_makes_others_late():
-    found = await arrivals(7, 6000, "deadline", queue_order="edf")
+    found = await arrivals(7, 6000, "deadline", queue_order="deadline")
     assert found.late <= 0.05 * found.let_in
     assert found.in_time >= 0.62 * 6000, "what the worker can do is two thirds"

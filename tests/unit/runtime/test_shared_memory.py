@@ -24,8 +24,8 @@ MIB = 1 << 20
 def large(make_rig):
     """Starts an engine with slabs of so many bytes, by default 64 pages."""
 
-    async def start(*specs, slab_bytes=SLAB, **options):
-        return await make_rig(*specs, shm_bytes=slab_bytes, shm_threshold=LARGE, **options).start()
+    async def start(*specs, shm_bytes=SLAB, **options):
+        return await make_rig(*specs, shm_bytes=shm_bytes, shm_threshold=LARGE, **options).start()
 
     return start
 

@@ -45,7 +45,7 @@ def job_routes(port: JobsPort, problems: Problems, cors: Cors | None = None) -> 
     calls = JobCalls(port, problems, cors)
     routes: list[Route] = []
     for (method, path), told in operations(port.max_inline).items():
-        bound: dict[str, Any] = {"max_body": port.max_inline, "too_large": calls.too_large}
+        bound: dict[str, Any] = {"max_body_bytes": port.max_inline, "too_large": calls.too_large}
         route = LaterRoute(
             method,
             path,

@@ -22,7 +22,7 @@ class LaterRoute(Route):
     """Answers each request with what the coroutine that `answer` makes for it returns; that takes a task.
 
     `judge` sees the head of a request before its body is read.  `too_large` makes the refusal of a body of more than
-    `max_body` bytes.  A client that leaves has its task cancelled.
+    `max_body_bytes` bytes.  A client that leaves has its task cancelled.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LaterRoute(Route):
         problems: Problems,
         *,
         judge: Judge | None = None,
-        max_body: int = PAGE_BODY_BYTES,
+        max_body_bytes: int = PAGE_BODY_BYTES,
         too_large: Callable[[HttpRequest], Response] | None = None,
     ) -> None:
         super().__init__(method, "", path)
@@ -41,7 +41,7 @@ class LaterRoute(Route):
         self._answer = answer
         self._problems = problems
         self._judge = judge
-        self._max_body = max_body
+        self._max_body = max_body_bytes
         self._too_large = too_large
 
     def admit(self, request: HttpRequest) -> Response | None:

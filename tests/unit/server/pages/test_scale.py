@@ -19,8 +19,8 @@ def test_it_has_what_something_outside_scales_by(fakes):
     assert scale(fakes, service) == {
         "state": "ready",
         "backlog_seconds": 1.235,
-        "in_hand": 9,
-        "max_queued": 64,
+        "in_flight": 9,
+        "max_in_flight": 64,
         "workers_up": 1,
     }
 
@@ -38,9 +38,9 @@ def test_several_services_are_as_bad_and_as_late_as_the_worst_of_them_and_as_lar
     one.engine.queued, two.engine.queued = 3, 4
     one.engine.backlog_seconds, two.engine.backlog_seconds = 0.5, 7.0
     found = scale(fakes, one, two)
-    assert found == {"state": "busy", "backlog_seconds": 7.0, "in_hand": 7, "max_queued": 30, "workers_up": 2}
+    assert found == {"state": "busy", "backlog_seconds": 7.0, "in_flight": 7, "max_in_flight": 30, "workers_up": 2}
 
 
 def test_before_there_is_an_engine_nothing_is_in_hand(fakes):
     found = scale(fakes, fakes.Service(started=False, max_in_flight=5))
-    assert found == {"state": "starting", "backlog_seconds": 0.0, "in_hand": 0, "max_queued": 5, "workers_up": 0}
+    assert found == {"state": "starting", "backlog_seconds": 0.0, "in_flight": 0, "max_in_flight": 5, "workers_up": 0}
