@@ -259,7 +259,7 @@ class Bench:
         self.consumer = Consumer(
             services,
             lambda: self.store,
-            WorkOptions(**{"lease": 30.0, "backoff": 1.0, **options}),
+            WorkOptions(**{"lease": 30.0, "retry_backoff": 1.0, **options}),
             clock=self.clock,
             transfers=self.transfers,
             boot=boot,

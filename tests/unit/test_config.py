@@ -306,7 +306,11 @@ def test_a_path_may_be_any_path_and_is_a_text_then(name):
 
 @each("path", [7, True, b"bytes", ["a"]])
 def test_what_is_no_path_is_refused(path):
-    for kind, name in ((ServerOptions, "uds"), (ServiceOptions, "remote_worker_socket"), (ServiceOptions, "tenants_file")):
+    for kind, name in (
+        (ServerOptions, "uds"),
+        (ServiceOptions, "remote_worker_socket"),
+        (ServiceOptions, "tenants_file"),
+    ):
         with pytest.raises(ConfigError) as refused:
             kind(**{name: path})
         words = f"{name} must be the path of a file, as a string or a `pathlib.Path`, got {path!r}"

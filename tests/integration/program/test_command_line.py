@@ -287,7 +287,12 @@ def test_a_script_serves_itself_if_it_is_guarded_and_is_told_to_be_otherwise(tmp
 def test_help_names_every_option_with_its_default_and_its_variable(tmp_path):
     status, output, error = spoken(tmp_path, "serve", "--help", env={"COLUMNS": "200"})
     assert (status, error) == (0, "")
-    for name, default in (("max-queued", "1024"), ("drain", "30.0"), ("uds-mode", "600"), ("max-body", "16777216")):
+    for name, default in (
+        ("max-in-flight", "1024"),
+        ("drain-timeout", "30.0"),
+        ("uds-mode", "600"),
+        ("max-body-bytes", "16777216"),
+    ):
         assert f"--{name}" in output
         assert f"(default {default}; PENSTOCK_{name.replace('-', '_').upper()})" in " ".join(output.split())
 

@@ -84,7 +84,10 @@ def test_what_jobs_may_name_is_read_where_there_is_a_queue(monkeypatch):
     ("words", "told"),
     [
         (["serve", "m", "--hots", "::"], "unrecognized arguments: --hots ::; did you mean --host?"),
-        (["serve", "m", "--max_in_flight=5"], "unrecognized arguments: --max_in_flight=5; did you mean --max-in-flight?"),
+        (
+            ["serve", "m", "--max_in_flight=5"],
+            "unrecognized arguments: --max_in_flight=5; did you mean --max-in-flight?",
+        ),
         (["serve", "m", "--prot=1", "--loglevel", "info"], "--loglevel info; did you mean --port, --log-level?"),
         (["serve", "m", "--max-queued-b", "1"], "--max-queued-b 1; did you mean --max-queued-bytes?"),
         (["serve", "m", "--remote-worker-socket-m", "600"], "did you mean --remote-worker-socket-mode?"),
