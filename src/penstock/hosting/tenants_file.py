@@ -1,4 +1,4 @@
-"""Read the file of tenants that the option `tenants` names."""
+"""Read the file of tenants that the option `tenants_file` names."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def read_tenants(path: str | None) -> TenantRules:
     """
     if path is None:
         return NO_RULES
-    where = f"tenants {path!r}"
+    where = f"tenants_file {path!r}"
     return read_rules(read_small_file(path, TENANTS_FILE_BYTES, where), where)

@@ -182,7 +182,10 @@ def test_a_format_that_was_not_saved_is_a_sentence(saved, tmp_path, command):
 
 @pytest.mark.parametrize(
     ("command", "words"),
-    [("verify", "default: every graph, which needs the library of each"), ("diff", "none: the artifact's first")],
+    [
+        ("verify", "default: every graph, which needs the library of each"),
+        ("diff", "default: the first in the artifact"),
+    ],
 )
 def test_help_says_which_graph_a_command_takes_without_a_format(tmp_path, command, words):
     status, output = run(tmp_path, "model", command, "--help", env=WIDE)
@@ -203,12 +206,12 @@ class Trainer: pass
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        ("trainers", "'trainers' names no function: write trainers:function"),
-        ("trainers:takes", "trainers:takes is no function without arguments"),
-        ("trainers:Trainer", "trainers:Trainer is no function without arguments"),
+        ("trainers", "'trainers' does not name a function: write trainers:function"),
+        ("trainers:takes", "trainers:takes is not a function without arguments"),
+        ("trainers:Trainer", "trainers:Trainer is not a function without arguments"),
         ("trainers:nothing", "trainers:nothing() must return a dict with the arguments of penstock.export.save"),
         ("trainers:train", "trainers:train() must return a dict with the arguments of penstock.export.save"),
-        ("trainers:with_path", "trainers:with_path() returns a path, and the command names one: out"),
+        ("trainers:with_path", "trainers:with_path() returns a path, but the command names another: out"),
         ("trainers:more", "there is no 'batch_size' here"),
     ],
 )

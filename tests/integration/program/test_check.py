@@ -330,9 +330,9 @@ service = ps.Service(Next, name="next")
     [
         (
             1,
-            "failed │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: wanted 1, ",
+            "failed │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: expected 1, got ",
         ),
-        (0, "failed │ examples[0] and its answer │ wanted 0, came "),
+        (0, "failed │ examples[0] and its answer │ expected 0, got "),
     ],
     ids=["at once", "later"],
 )
@@ -407,7 +407,7 @@ class Model(ps.Stage):
     def predict(self, x: float) -> float:
         return x
 
-service = ps.Service(Model, name="model", tenants="tenants.toml", min_free_memory=10**15, admission="deadline")
+service = ps.Service(Model, name="model", tenants_file="tenants.toml", min_free_memory=10**15, admission="deadline")
 """
 
 
@@ -424,7 +424,7 @@ def test_a_wrong_file_of_tenants_is_a_finding(module):
     (folder / "tenants.toml").write_text("[tenants.gold]\nrate = 0")
     status, output = found(folder)
     assert status == 1
-    assert "failed │ service model │ tenants 'tenants.toml': tenants.gold.rate must be a number" in output
+    assert "failed │ service model │ tenants_file 'tenants.toml': tenants.gold.rate must be a number" in output
 
 
 BETWEEN = """
@@ -450,7 +450,7 @@ service = ps.Service(First, square, Last, name="mixed")
 def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_run(module):
     status, output = found(module(BETWEEN.format(last="float", returned="x")))
     assert status == 0, output
-    assert "skipped │ stage square │ not run: its workers are external" in output
+    assert "skipped │ stage square │ not run: its workers are remote" in output
     assert output.count("every stage is ready") == 2
     assert output.count("ok │ examples[0] in process │ answered") == 2
     assert "0 failed" in output
@@ -461,7 +461,7 @@ def test_a_stage_whose_workers_attach_from_outside_is_named_and_the_others_are_r
     ("last", "returned", "words"),
     [
         ("float", "str(x)", "expected `float`, got `str`"),
-        ("complex", "x.real", "failed │ stage Last │ `complex` cannot be an item from outside"),
+        ("complex", "x.real", "failed │ stage Last │ `complex` cannot be the input type of a service"),
         ("str", "1.0", "warning │ stage Last │ it expects `str`, but the stage before returns `float`"),
     ],
 )
@@ -475,5 +475,5 @@ def test_a_service_of_external_stages_alone_is_well_and_was_not_run(module):
     text = "import penstock as ps\nservice = ps.Service(ps.remote('square', examples=[1]), name='square')"
     status, output = found(module(text))
     assert status == 0, output
-    assert "skipped │ stage square │ not run: its workers are external" in output
+    assert "skipped │ stage square │ not run: its workers are remote" in output
     assert "0 failed, 1 ok, 1 skipped" in output

@@ -227,7 +227,7 @@ def test_a_stage_that_closes_every_descriptor_is_wrong_and_what_it_wrote_last_is
 
 def test_stages_that_cannot_be_measured_are_skipped_with_the_reason(measured):
     for words in (
-        "stage square │ not measured: its workers are external",
+        "stage square │ not measured: its workers are remote",
         "stage Behind │ not measured: it has no examples, and the stage before it gives it no items",
     ):
         assert f"skipped │ measuring {words}" in measured.line

@@ -119,7 +119,7 @@ def test_over_tls_to_a_server_that_is_trusted(serve, tmp_path, monkeypatch):
 
 
 def test_a_host_that_no_url_may_have_is_told_at_once():
-    with pytest.raises(ps.ConfigError, match="is none: Invalid IDNA hostname"):
+    with pytest.raises(ps.ConfigError, match=": Invalid IDNA hostname"):
         Client("http://\u00fc-")
     with pytest.raises(ps.ConfigError, match="is none: "):
         Client("http://xn--a.example")
@@ -286,7 +286,7 @@ def test_a_call_in_the_clients_own_thread_is_told(shared):
         async def ask_in_the_loop():
             return c.predict({"value": 1.0})
 
-        with pytest.raises(ps.ConfigError, match="would wait for itself"):
+        with pytest.raises(ps.ConfigError, match="this would deadlock"):
             c._thread.run(ask_in_the_loop())
 
 

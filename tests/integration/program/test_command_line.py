@@ -67,10 +67,10 @@ def test_an_empty_variable_opens_nothing_to_everybody(tmp_path):
 
 
 def test_a_variable_that_is_misspelt_is_told_at_the_start_in_the_format_of_the_log(serve, log_lines):
-    server = serve("--log-format", "json", env={"PENSTOCK_MAX_QUEUD": "5"})
+    server = serve("--log-format", "json", env={"PENSTOCK_MAX_IN_FLIGH": "5"})
     first, second, *_ = [line["message"] for line in log_lines(server)]
     assert first.startswith(f"version {ps.__version__} (")
-    assert second == "warning: unknown variable PENSTOCK_MAX_QUEUD: did you mean PENSTOCK_MAX_IN_FLIGHT?"
+    assert second == "warning: unknown variable PENSTOCK_MAX_IN_FLIGH: did you mean PENSTOCK_MAX_IN_FLIGHT?"
 
 
 AUTHOR = """
@@ -439,7 +439,7 @@ def test_check_says_what_is_wrong_and_exits_1(module, name, words):
     assert "0 failed" not in output
 
 
-NAN = "the result has NaN or infinity at `$`, which JSON does not support; set allow_nan=True to write null"
+NAN = "the result has NaN or infinity at `$`, which JSON does not support; set nan_as_null=True to write null"
 
 
 def test_check_warns_of_a_format_that_cannot_carry_a_result_where_another_can(module):

@@ -261,7 +261,7 @@ def test_keys_are_asked_for_at_jobs(farm, flag):
         ),
         (
             ("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--host", "0.0.0.0", "--tenants-file", "no"),
-            "tenants 'no'",
+            "tenants_file 'no'",
         ),
         (("consume", "orders:service", "--queue-url", "sqlite:///q.db", "--bind", "0.0.0.0:0"), "--api-key-file"),
         (("serve", "orders:service", "--queue-url", "memory://"), "penstock consume"),

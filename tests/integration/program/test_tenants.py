@@ -99,5 +99,5 @@ def test_a_wrong_file_ends_the_start_with_words(serve, tmp_path, module):
     (folder / "tenants.toml").write_text("[tenants.gold]\nweight = -1")
     status, output = run(folder, "serve", "model:service", "--port", "0", "--tenants-file", "tenants.toml")
     assert status == 1
-    assert "tenants 'tenants.toml': tenants.gold.weight must be a number" in output
+    assert "tenants_file 'tenants.toml': tenants.gold.weight must be a number" in output
     assert "Traceback" not in output

@@ -101,7 +101,7 @@ structs, dataclasses, typeddicts, models = (ps.Service(s, name=s.__name__.lower(
     for s in (Structs, Dataclasses, TypedDicts, Models))
 arrays, lists, untyped, prepared = (ps.Service(s, name=s.__name__.lower()) for s in (Arrays, Lists, Untyped, Prepared))
 nans = ps.Service(Nans, name="nans")
-nulls = ps.Service(Nans, name="nulls", allow_nan=True)
+nulls = ps.Service(Nans, name="nulls", nan_as_null=True)
 words, houses = ps.Service(Words, name="words"), ps.Service(Houses, name="houses")
 """
 SERVICES = (

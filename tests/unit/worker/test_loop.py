@@ -275,7 +275,7 @@ def test_the_first_worker_warns_of_a_result_that_some_callers_cannot_get(caplog)
     (line,) = lines
     assert line == (
         "stage 'embed': cannot write the result in every format: examples[0]: the result has NaN or infinity at "
-        "`$`, which JSON does not support; set allow_nan=True to write null (and 1 more of its examples)"
+        "`$`, which JSON does not support; set nan_as_null=True to write null (and 1 more of its examples)"
     )
     assert warned(caplog, giving(math.nan), index=1) == (Kind.READY, [])
     assert warned(caplog, giving(math.nan), index=0, allow_nan=True) == (Kind.READY, [])

@@ -708,7 +708,7 @@ def test_warm_up_raises_what_goes_wrong_around_predict(example):
 
 
 ALL_FORMATS = (Codec.PICKLE, Codec.JSON, Codec.MSGPACK)
-NAN = "the result has NaN or infinity at `$`, which JSON does not support; set allow_nan=True to write null"
+NAN = "the result has NaN or infinity at `$`, which JSON does not support; set nan_as_null=True to write null"
 
 
 @pytest.mark.parametrize("codec", [Codec.JSON, Codec.MSGPACK, Codec.RAW])
