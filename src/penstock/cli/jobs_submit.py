@@ -60,7 +60,9 @@ def submit_from(queue: JobQueue, arguments: argparse.Namespace) -> int:
         raise WronglyCalled(ConfigError("no input; write one: JSON, --file PATH, --jsonl PATH, or --input-url URL"))
     options = job_options(arguments)
     if arguments.jsonl is not None:
-        return _submit_lines(queue, arguments.jsonl, options, as_json=arguments.json, max_inline=arguments.max_inline_bytes)
+        return _submit_lines(
+            queue, arguments.jsonl, options, as_json=arguments.json, max_inline=arguments.max_inline_bytes
+        )
     if arguments.input is not None:
         options.setdefault("content_type", JSON)
         job = _submit_text(queue, arguments.input, options)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from penstock.artifact.model_directory import open_found
 from penstock.artifact.row_stores import check_rows
 from penstock.artifact.trusting import check_trust
-from penstock.config import ArtifactOptions, Batch
+from penstock.config import ArtifactOptions, Batch, checked_keywords
 from penstock.errors import ConfigError
 from penstock.export.artifact_stage import ArtifactStage
 from penstock.export.row_answers import MISSING
@@ -17,6 +17,7 @@ from penstock.runtime.spec import stage
 from penstock.service import Service
 
 
+@checked_keywords("penstock.export.load")
 def load(
     path: str | os.PathLike[str],
     *,

@@ -28,7 +28,7 @@ NO_ARGUMENTS = {"faults", "queue", "queue_file"}
 
 CALLS = [
     *(ps.Batch, ps.ServerOptions, ps.ServiceOptions, ArtifactOptions, QueueOptions, WorkOptions),
-    *(ps.stage, ps.remote, ps.Service.stop, ps.Features, ps.export.save),
+    *(ps.stage, ps.remote, ps.Service.stop, ps.Features, ps.export.save, ps.export.load),
     *(ps.training.Run, ps.training.Run.results),
     *(
         getattr(ps.features, name)
