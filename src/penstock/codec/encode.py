@@ -121,7 +121,8 @@ def _refuse_nan(value: Any, subject: str) -> None:
     path = _path_of_nan(msgspec.to_builtins(value, enc_hook=_write_unless_finite), "$")
     if path is not None:
         raise EncodeFailed(
-            f"{subject} has NaN or infinity at `{path}`, which JSON does not support; set nan_as_null=True to write null",
+            f"{subject} has NaN or infinity at `{path}`, which JSON does not support; set nan_as_null=True to write "
+            "null",
             place=_without_numbers(path),
         )
 
