@@ -330,7 +330,7 @@ service = ps.Service(Next, name="next")
     [
         (
             1,
-            "failed │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: expected 1, got",
+            "failed │ setup and warm-up │ worker 0 of stage 'Next' failed on its examples: examples[0]: expected 1, ",
         ),
         (0, "failed │ examples[0] and its answer │ expected 0, got "),
     ],
