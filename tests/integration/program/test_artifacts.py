@@ -169,7 +169,7 @@ def test_check_runs_the_probes_of_an_artifact(saved, tmp_path):
     status, output = run(tmp_path, "check", str(saved[0]), env={"COLUMNS": "300"})
     assert status == 0, output
     assert "examples[2] as JSON" in output
-    assert "0 wrong" in output
+    assert "0 failed" in output
 
 
 def altered(folder):

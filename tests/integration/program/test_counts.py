@@ -71,10 +71,10 @@ def test_of_1001_series_a_thousand_are_shown_and_the_log_says_so_once(tmp_path):
     with serving(tmp_path, source=COUNTS) as server:
         for _ in range(4):
             server.http.post("/predict", json=-1)
-        server.until(lambda: "it counts more than 1000 series" in server.output, "the line")
+        server.until(lambda: "more than 1000 counter series" in server.output, "the line")
         server.until(lambda: server.http.get("/metrics").text.count("penstock_user_users_total{") == 999, "the series")
         server.until(lambda: total(server, "penstock_user_set_up_total") == 2, "what is counted on")
-        assert server.output.count("it counts more than 1000 series") == 1
+        assert server.output.count("more than 1000 counter series") == 1
 
 
 IN_PROCESS = """

@@ -157,7 +157,7 @@ def test_a_trusted_proxy_says_who_the_client_is(serve):
 def test_what_is_no_network_is_no_trusted_proxy(module):
     found = spoken(module(), "serve", "orders:service", "--port", "0", "--trusted-proxies", "10.0.0.1/8")
     assert found.status == 2
-    said = "takes networks such as 10.0.0.0/8, addresses, and the word unix: 10.0.0.1/8"
+    said = "must be networks such as 10.0.0.0/8, addresses, or unix: 10.0.0.1/8"
     assert said in found.refusal
 
 

@@ -54,10 +54,10 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("model:service",), "service 'square': workers of stage 'square' attach from outside, so say at which"),
+        (("model:service",), "service 'square': stage 'square' is remote and needs the path of a Unix socket"),
         (
             ("model:ours", "--remote-worker-socket", "w"),
-            "service 'ours': remote_worker_socket is 'w', and no stage of it has",
+            "service 'ours': remote_worker_socket is 'w', but the service has no remote stage",
         ),
         (
             ("model:service", "model:other", "--remote-worker-socket", "w"),
@@ -65,7 +65,7 @@ def test_a_value_that_can_never_be_is_a_sentence_and_exit_2(start, options, word
         ),
         (
             ("model:service", "--remote-worker-socket", "w", "--workers", "square=2"),
-            "stage 'square': it is external",
+            "stage 'square': it is remote",
         ),
         (
             ("model:service", "--remote-worker-socket", "w", "--workers", "2"),
@@ -107,7 +107,7 @@ def test_the_socket_is_the_external_services_alone_and_gone_after_the_stop(serve
     flags = ("--remote-worker-socket", "w.sock", "--workers", "2", "--remote-worker-socket-mode", "660")
     server = serve(*flags, source=SOURCE, services=("service", "ours"))
     path = server.folder / "w.sock"
-    server.wait_for(re.escape("starting square (square (external))"))
+    server.wait_for(re.escape("starting square (square (remote))"))
     server.wait_for(re.escape("starting ours (count x2)"))
     assert stat.S_IMODE(path.stat().st_mode) == 0o660
     answer = server.http.get("/readyz")
@@ -127,10 +127,10 @@ def test_help_names_the_flags_with_their_defaults_and_their_variables(tmp_path, 
     status, output, _ = spoken(tmp_path, command, "--help", env={"COLUMNS": "200"})
     assert status == 0
     for name, default in (
-        ("external-workers", "none"),
-        ("external-workers-mode", "600"),
-        ("max-external-workers", "64"),
-        ("attach-grace", "5.0"),
+        ("remote-worker-socket", "none"),
+        ("remote-worker-socket-mode", "600"),
+        ("max-remote-workers", "64"),
+        ("reattach-timeout", "5.0"),
     ):
         assert f"--{name} " in output
         assert f"(default {default}; PENSTOCK_{name.replace('-', '_').upper()})" in " ".join(output.split())

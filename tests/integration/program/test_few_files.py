@@ -22,7 +22,7 @@ def frugal(tmp_path):
 
 
 def test_idle_clients_leave_files_for_a_worker_that_is_started_again(frugal):
-    room = int(frugal.wait_for(rf"hard limit of {FILES} open files leaves room for (\d+) connections")[1])
+    room = int(frugal.wait_for(rf"hard limit of {FILES} open files allows (\d+) connections")[1])
     assert 16 <= room < FILES - 64
     assert frugal.metric("penstock_connections_limit") == room
     frugal.http.close()

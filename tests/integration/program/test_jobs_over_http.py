@@ -266,7 +266,7 @@ def test_keys_are_asked_for_at_jobs(farm, flag):
         (("consume", "orders:service", "--queue-url", "sqlite:///q.db", "--bind", "0.0.0.0:0"), "--api-key-file"),
         (("serve", "orders:service", "--queue-url", "memory://"), "penstock consume"),
         (("serve", "orders:service", "--queue-url", "sqlit:///q.db"), "did you mean sqlite"),
-        (("serve", "orders:service", "--queue-url", "sqlite:///no/such/q.db", "--port", "0"), "folder"),
+        (("serve", "orders:service", "--queue-url", "sqlite:///no/such/q.db", "--port", "0"), "does not exist"),
         (("serve", "orders:service", "--queue-url", "sqlite:///q.db", "--allow-input", "https://a"), "--allow-input"),
     ],
 )

@@ -136,7 +136,7 @@ def test_without_shared_memory_the_answers_are_the_same(tmp_path, why):
         assert ask(server.wire, range(40)) == {200: 40}
         shown = samples(server.wire)
         assert (shown["penstock_slab_bytes"], shown["penstock_held_bytes"]) == (0, 0)
-    assert server.output.count("there is no shared memory") == bool(wrapper)
+    assert server.output.count("shared memory is not available") == bool(wrapper)
 
 
 def test_more_than_the_machine_has_is_refused_at_the_start(tmp_path):

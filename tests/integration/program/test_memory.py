@@ -50,7 +50,7 @@ def test_newcomers_are_refused_until_memory_is_back_and_the_service_stays_ready(
         assert server.metric("penstock_memory_available_bytes") == 10 * PLENTY - 5
         write(tmp_path, 10 * PLENTY)
         server.until(lambda: server.http.post("/predict", json=4).status_code == 503, "memory to be short again")
-    assert "fewer than min_free_memory" in server.output
+    assert "less than min_free_memory" in server.output
 
 
 def test_a_machine_that_does_not_tell_its_memory_refuses_the_option(tmp_path):

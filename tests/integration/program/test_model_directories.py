@@ -97,7 +97,7 @@ def test_what_was_current_at_the_start_is_served_told_and_taken_by_a_worker_that
         assert server.health()["services"]["affairs"]["model_version"] == 2
     found = spoken(tmp_path, "serve", "models", "--model-digest", digest)
     assert found.status == 1
-    assert "version 1 is current" in found.refusal
+    assert "the current version of models is 1" in found.refusal
     assert digest in found.refusal
 
 
@@ -145,7 +145,7 @@ def test_a_worker_whose_version_was_pruned_says_which_folder_is_gone(models, tmp
 def test_check_takes_a_model_directory(models, tmp_path):
     status, output = run(tmp_path, "check", "models", env={"COLUMNS": "300"})
     assert status == 0, output
-    assert "0 wrong" in output
+    assert "0 failed" in output
 
 
 def cut_current(models):

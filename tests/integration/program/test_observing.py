@@ -55,7 +55,7 @@ def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
         server.until(lambda: server.health()["state"] == "stalled")
         unready = server.http.get("/readyz")
         assert (unready.status_code, unready.json()["state"]) == (503, "stalled")
-        told = r"orders is stalled: stage 'Obey' has work, and nothing has come back from it for \d+ s"
+        told = r"orders is stalled: stage 'Obey' has work but has completed nothing for \d+ s"
         assert re.fullmatch(told, unready.json()["detail"])
         found = server.http.get("/health_check")
         assert (found.status_code, found.json()) == (503, {"status": "failed"})

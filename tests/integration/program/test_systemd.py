@@ -55,7 +55,7 @@ def test_systemd_waits_for_a_drain_delay_too_and_its_sockets_are_served_meanwhil
     server = host.serve("model:service", "--drain-delay", "600", "--drain-timeout", "1", env=env).ready()
     server.signal(signal.SIGTERM)
     stopping = notified.wait_for("STOPPING=1")
-    server.wait_for("accepting for 600 s more")
+    server.wait_for("accepting requests for 600 s more")
     notified.wait_for(EXTENDED, after=notified.wait_for(EXTENDED, after=stopping) + 1)
     answer = httpx.post(f"http://127.0.0.1:{port}/predict", json=7)
     assert (answer.json(), answer.headers["connection"]) == (7, "close")

@@ -246,7 +246,7 @@ def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(
     with jobs.connect(queue.url) as q, httpx.Client(base_url=address, verify=False) as client:
         assert q.result(q.submit(1), timeout=30) == 2
         program.signal(signal.SIGTERM)
-        program.wait_for("SIGTERM: accepting for 600 s more")
+        program.wait_for("SIGTERM: shutting down, accepting requests for 600 s more")
         left = q.submit(2)
         for n in range(20):
             answer = client.post("/predict", json=n)

@@ -121,7 +121,7 @@ def test_what_is_for_workers_of_ours_is_no_argument_here(name):
 
 
 def test_nobody_here_says_how_many_workers_it_has():
-    words = "stage 'square': it is external, so it cannot have a number of workers; max_remote_workers limits them"
+    words = "stage 'square': it is remote, so it cannot have a number of workers; max_remote_workers limits them"
     with pytest.raises(ConfigError, match=f"^{re.escape(words)}$"):
         with_workers(ps.remote("square"), 2)
 
