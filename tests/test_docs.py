@@ -507,7 +507,8 @@ def unknown_flags(line: str, command: re.Match[str] | None) -> set[str]:
     started = re.match(r"ExecStart=\S*penstock (\w+)", line) or command
     known = known_flags(started and started[1])
     for name in ("jobs", "model", "training", "generate", "worker"):
-        known |= flags_below(name) if line.startswith((f"penstock {name}", "--")) else set()
+        called = line.startswith((f"penstock {name}", "--")) or (started and started[1]) == name
+        known |= flags_below(name) if called else set()
     return told - known
 
 
@@ -1013,9 +1014,9 @@ def test_the_flags_for_the_statuses_of_other_servers_give_these():
     )
     assert len(rows) == 4
     for *told, flags in rows:
-        given = dict(re.findall(r"--(\w+)-status (\d+)", flags))
+        given = dict(re.findall(r"--([\w-]+)-status (\d+)", flags))
         problems = Problems(
-            ps.ServerOptions(**{f"{name}_status": int(status) for name, status in given.items()}),
+            ps.ServerOptions(**{f"{name.replace('-', '_')}_status": int(status) for name, status in given.items()}),
             FaultLog(VirtualClock()),
         )
         errors = (ps.Overloaded(), ps.DeadlineExceeded(), ps.DeadlineExceeded(ran=True))
