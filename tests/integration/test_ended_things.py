@@ -139,7 +139,7 @@ def attach(path, end: str) -> None:
     "end", ["leaves", "closes", "dies at work", "cannot be set up", "sends junk", "speaks the old protocol"]
 )
 def test_a_worker_from_outside_leaves_nothing_behind(tmp_path, end, loop):
-    service = ps.Service(ps.remote("e", item=int, result=int), external_workers=str(tmp_path / "w"))
+    service = ps.Service(ps.remote("e", item=int, result=int), remote_worker_socket=str(tmp_path / "w"))
     dies = end in ("dies at work", "sends junk", "speaks the old protocol")
 
     async def life():

@@ -23,7 +23,7 @@ def job(service, item, *, alone=False):
 
 
 async def test_requests_are_answered_beside_a_backlog_and_the_drain_waits_for_it():
-    async with ps.Service(ps.stage(stages.EchoBatch), max_queued=8) as service:
+    async with ps.Service(ps.stage(stages.EchoBatch), max_in_flight=8) as service:
         jobs = [job(service, i) for i in range(2000)]
         assert await service.predict_many(range(20)) == list(range(20))
         assert not all(told.done() for told in jobs)
@@ -36,7 +36,7 @@ async def test_a_job_that_is_to_be_alone_is_so_in_both_stages():
     async with ps.Service(*specs) as service:
         outcomes = await asyncio.gather(*[job(service, i, alone=i == 10) for i in range(20)])
         assert all(isinstance(outcome, Result) for outcome in outcomes)
-        assert [stage.counters.batches_closed.get("alone") is not None for stage in service.engine.stages] == [
+        assert [stage.counters.batches_closed.get("isolated") is not None for stage in service.engine.stages] == [
             True,
             True,
         ]

@@ -24,7 +24,7 @@ async def fill(service: ps.Service, n: int) -> list[asyncio.Task]:
 
 
 async def test_a_full_service_refuses_who_will_not_wait_and_says_when_to_come_again(tmp_path):
-    async with ps.Service(gated(tmp_path), max_queued=3) as service:
+    async with ps.Service(gated(tmp_path), max_in_flight=3) as service:
         calls = await fill(service, 3)
         assert service.state is ps.State.BUSY
         with pytest.raises(ps.Overloaded, match=r"full; try again in \d+ s") as caught:
@@ -42,7 +42,7 @@ async def test_a_full_service_refuses_who_will_not_wait_and_says_when_to_come_ag
 
 
 async def test_forty_thousand_who_wait_can_all_leave_without_holding_up_the_loop(tmp_path):
-    async with ps.Service(gated(tmp_path), max_queued=1) as service:
+    async with ps.Service(gated(tmp_path), max_in_flight=1) as service:
         calls = [asyncio.create_task(service.predict(i)) for i in range(40_000)]
         await until(lambda: service.engine.counters.accepted == 40_000)
         for call in reversed(calls):
@@ -55,7 +55,7 @@ async def test_forty_thousand_who_wait_can_all_leave_without_holding_up_the_loop
 
 
 async def test_two_bulk_calls_that_do_not_fit_together_both_come_to_their_end(tmp_path):
-    async with ps.Service(len, max_queued=64, max_queued_bytes=1 << 20) as service:
+    async with ps.Service(len, max_in_flight=64, max_queued_bytes=1 << 20) as service:
         calls = [service.predict_many([b"x" * 2000] * 400, timeout=20) for _ in range(2)]
         for answers in await asyncio.gather(*calls):
             assert answers == [2000] * 400

@@ -18,7 +18,7 @@ async def test_ten_thousand_concurrent_callers_each_get_their_own_answer():
     service = ps.Service(
         ps.stage(stages.AddOneBatch, workers=2),
         ps.stage(stages.Double, workers=2),
-        max_queued=20_000,
+        max_in_flight=20_000,
     )
     async with service:
         answers = await asyncio.gather(*(service.predict(i) for i in range(10_000)))

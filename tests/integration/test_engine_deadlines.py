@@ -64,7 +64,7 @@ async def test_an_item_that_expires_in_a_prefetched_frame_is_dropped_by_the_work
 
 
 async def test_a_bulk_call_that_expires_settles_all_its_items_wherever_they_are(tmp_path):
-    async with ps.Service(gated(tmp_path), max_queued=4) as service:
+    async with ps.Service(gated(tmp_path), max_in_flight=4) as service:
         answers = await service.predict_many(range(20), timeout=LATER, return_exceptions=True)
         assert all(isinstance(a, ps.DeadlineExceeded) for a in answers)
         assert [a.ran for a in answers] == [True] + [False] * 19
@@ -110,7 +110,7 @@ async def test_an_item_cancelled_in_a_prefetched_frame_may_run_and_is_counted(tm
 
 
 async def test_cancelling_a_bulk_call_discards_all_that_is_unsettled(tmp_path):
-    async with ps.Service(gated(tmp_path), max_queued=8) as service:
+    async with ps.Service(gated(tmp_path), max_in_flight=8) as service:
         bulk = asyncio.create_task(service.predict_many(range(50)))
         await until(lambda: ran(tmp_path))
         await cancel(bulk)

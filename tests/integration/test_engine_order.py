@@ -45,7 +45,7 @@ async def test_an_urgent_item_waits_for_at_most_two_batches_of_its_worker(tmp_pa
 
 
 async def test_the_earliest_deadline_goes_first_where_that_is_asked_for(tmp_path):
-    async with ps.Service(gated(tmp_path), order="deadline") as service:
+    async with ps.Service(gated(tmp_path), queue_order="deadline") as service:
         stage = service.engine.stages[0]
         calls = submit(service, range(8))
         await until(lambda: stage.in_flight == 8)
@@ -59,7 +59,9 @@ async def test_the_earliest_deadline_goes_first_where_that_is_asked_for(tmp_path
 
 
 async def test_who_waits_for_room_is_let_in_by_deadline_where_that_is_asked_for(tmp_path):
-    async with ps.Service(gated(tmp_path, batch=ps.Batch(max_size=1)), max_queued=2, order="deadline") as service:
+    async with ps.Service(
+        gated(tmp_path, batch=ps.Batch(max_size=1)), max_in_flight=2, queue_order="deadline"
+    ) as service:
         calls = submit(service, range(2))
         await until(lambda: service.engine.stages[0].in_flight == 2)
         for seconds in (50, 30, 40):
@@ -74,7 +76,7 @@ async def test_tenants_of_weights_3_and_1_are_served_3_to_1_in_both_stages(tmp_p
     specs = [gated(tmp_path, batch=ps.Batch(max_size=1), prefetch=0), ps.stage(stages.EchoBatch, name="after")]
     rules = tmp_path / "tenants.toml"
     rules.write_text("[tenants.gold]\nweight = 3\n")
-    async with ps.Service(*specs, tenants=str(rules)) as service:
+    async with ps.Service(*specs, tenants_file=str(rules)) as service:
         calls = [*submit(service, ["i"] * 40, tenant="iron"), *submit(service, ["g"] * 40, tenant="gold")]
         await until(lambda: service.engine.stages[0].queued == 79)
         (tmp_path / "open").touch()
@@ -86,7 +88,7 @@ async def test_tenants_of_weights_3_and_1_are_served_3_to_1_in_both_stages(tmp_p
 async def test_a_file_of_tenants_is_read_once_for_keys_and_rates(tmp_path):
     rules = tmp_path / "tenants.toml"
     rules.write_text("[tenants.gold]\nrate = 5\n")
-    service = ps.Service(stages.EchoBatch, tenants=str(rules), inline=True)
+    service = ps.Service(stages.EchoBatch, tenants_file=str(rules), inline=True)
     ps.asgi(service)
     rules.write_text("[tenants.gold]\nrate = 7\n")
     async with service:

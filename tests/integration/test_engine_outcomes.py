@@ -84,7 +84,7 @@ async def test_a_stage_cannot_write_into_an_array_it_was_sent_and_numpy_says_so(
 
 
 async def test_every_ending_is_counted_once_and_they_add_up(tmp_path):
-    async with ps.Service(stages.ActBatch, max_queued=64) as service:
+    async with ps.Service(stages.ActBatch, max_in_flight=64) as service:
         calls = [
             service.predict(1),
             service.predict(("raise",)),
@@ -106,7 +106,7 @@ async def test_every_ending_is_counted_once_and_they_add_up(tmp_path):
 
 
 async def test_only_the_first_stage_validates_items_and_only_the_last_its_results():
-    async with ps.Service(stages.Typed, stages.Double, validate=True) as service:
+    async with ps.Service(stages.Typed, stages.Double, validate_inputs=True) as service:
         assert await service.predict(-1) == "negativenegative"
         with pytest.raises(ps.InvalidItem, match="int"):
             await service.predict("no int")

@@ -49,8 +49,8 @@ PAGE = 4096
 MEGABYTE = 1 << 20
 
 
-def service(*stages, slab_bytes=16 * MEGABYTE, **options):
-    return ps.Service(*stages, slab_bytes=slab_bytes, **options)
+def service(*stages, shm_bytes=16 * MEGABYTE, **options):
+    return ps.Service(*stages, shm_bytes=shm_bytes, **options)
 
 
 # -- what is sent is what is read -------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ async def test_a_result_stays_right_when_its_worker_dies_while_the_next_stage_re
 
 
 async def test_what_a_stage_keeps_never_changes_and_is_free_once_it_lets_go(caplog):
-    async with service(Keeper, slab_bytes=8 * MEGABYTE) as running:
+    async with service(Keeper, shm_bytes=8 * MEGABYTE) as running:
         sent = [b"k" + bytes([part]) + bytes(body(part)) for part in range(len(PARTS))]
         for n, one in enumerate(sent):
             await answer(running, one, codec_out=Codec.JSON)
@@ -189,7 +189,7 @@ async def test_a_stage_that_writes_to_its_input_dies_alone(caplog):
         answers = await asyncio.gather(*calls, return_exceptions=True)
         assert isinstance(answers.pop(5), ps.WorkerLost)
         assert answers == list(map(digest, bodies))
-        assert running.engine.counters.lost == 1
+        assert running.engine.counters.worker_lost == 1
         assert await held(running) == []
     assert len([record for record in caplog.records if "signal SIGSEGV" in record.getMessage()]) == 2
 
@@ -203,7 +203,7 @@ async def test_no_byte_of_one_request_is_in_another_wherever_workers_are_killed(
         bodies[i][1] = STEPS.index(STEPS[i // 16]) if i % 16 == 7 else 255
     dying = ps.stage(Dying, workers=2, setup={"folder": str(tmp_path)})
     stages = (back, dying) if two_stages else (dying,)
-    async with service(*stages, slab_bytes=4 * MEGABYTE) as running:
+    async with service(*stages, shm_bytes=4 * MEGABYTE) as running:
         answers = await running.predict_many(bodies, return_exceptions=True)
         lost = 0
         for i, found in enumerate(answers):
@@ -295,10 +295,10 @@ async def test_a_service_without_slabs_answers_the_same(options, caplog):
     assert "shared memory" not in caplog.text
 
 
-async def test_slab_from_is_the_least_that_lies_in_a_slab():
-    slab_from = PAGE
-    async with service(back, slab_from=slab_from) as running:
-        for nbytes, lies in ((slab_from - 1, False), (slab_from, True)):
+async def test_shm_threshold_is_the_least_that_lies_in_a_slab():
+    shm_threshold = PAGE
+    async with service(back, shm_threshold=shm_threshold) as running:
+        for nbytes, lies in ((shm_threshold - 1, False), (shm_threshold, True)):
             data = bytes(body(1, nbytes))
             assert (running.engine.piece(nbytes) is not None) is lies
             outcome = await ask(running, data, Codec.RAW, Codec.RAW)
@@ -339,7 +339,7 @@ def outside(tmp_path):
 async def test_workers_from_outside_get_and_give_everything_inline(outside, order):
     turn = ps.remote("turn", accepts=("raw",), item=bytes, result=bytes)
     made = [turn if kind == "e" else ps.stage(back, name=f"ours-{i}") for i, kind in enumerate(order)]
-    running = ps.Service(*made, external_workers=outside.socket, slab_bytes=16 * MEGABYTE)
+    running = ps.Service(*made, remote_worker_socket=outside.socket, shm_bytes=16 * MEGABYTE)
     await running.start()
     outside()
     await until(lambda: running.state is State.READY)

@@ -37,7 +37,7 @@ def read(stream, answers: list) -> None:
 @pytest.mark.smoke
 async def test_a_stream_answers_in_order_and_reads_its_source_no_further_than_its_bound():
     source, ahead = Source(range(5000)), 0
-    async with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_queued=100) as service:
+    async with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_in_flight=100) as service:
         answers = []
         async for answer in service.stream(source):
             answers.append(answer)
@@ -48,7 +48,7 @@ async def test_a_stream_answers_in_order_and_reads_its_source_no_further_than_it
 
 
 async def test_leaving_a_stream_early_cancels_what_it_had_in_hand(tmp_path):
-    async with ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), max_queued=20) as service:
+    async with ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), max_in_flight=20) as service:
         source = Source(range(1000))
         stream = service.stream(source)
         first = asyncio.create_task(anext(stream))
@@ -62,7 +62,7 @@ async def test_leaving_a_stream_early_cancels_what_it_had_in_hand(tmp_path):
 
 
 async def test_a_stopped_service_ends_its_streams(tmp_path):
-    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), max_queued=8)
+    service = ps.Service(ps.stage(stages.Gated, setup={"folder": str(tmp_path)}), max_in_flight=8)
     await service.start()
     stream = service.stream(range(100))
     first = asyncio.create_task(anext(stream))
@@ -73,7 +73,7 @@ async def test_a_stopped_service_ends_its_streams(tmp_path):
 
 
 async def test_a_stream_of_large_items_holds_no_more_bytes_than_the_service_may():
-    async with ps.Service(stages.Echo, max_queued=1000, max_queued_bytes=4_000_000) as service:
+    async with ps.Service(stages.Echo, max_in_flight=1000, max_queued_bytes=4_000_000) as service:
         most = 0
 
         def source():
@@ -90,7 +90,7 @@ async def test_a_stream_of_large_items_holds_no_more_bytes_than_the_service_may(
 @pytest.mark.smoke
 def test_a_blocking_stream_is_bounded_ordered_and_can_be_left():
     source = Source(range(2000))
-    with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_queued=40).blocking() as service:
+    with ps.Service(ps.stage(stages.AddOneBatch, workers=2), stages.Double, max_in_flight=40).blocking() as service:
         answers = []
         for answer in service.stream(source):
             answers.append(answer)
@@ -111,7 +111,7 @@ def test_a_blocking_stream_has_no_more_than_its_share_of_bytes_in_hand(tmp_path)
             yield bytes(500_000)
 
     spec = ps.stage(stages.Held, setup={"folder": str(tmp_path)})
-    with ps.Service(spec, max_queued=1000, max_queued_bytes=4_000_000).blocking() as service:
+    with ps.Service(spec, max_in_flight=1000, max_queued_bytes=4_000_000).blocking() as service:
         reader = threading.Thread(target=read, args=(service.stream(source()), answers), daemon=True)
         reader.start()
         until_now(lambda: len(ahead) == 4, "half of 4 MB to be read")

@@ -100,7 +100,7 @@ def square(name, **how):
 )
 async def test_stages_of_both_kinds_stand_in_any_order(outside, stages, right):
     made = [square(f"s{i}") if kind == "e" else ps.stage(AddOneBatch, name=f"s{i}") for i, kind in enumerate(stages)]
-    service = ps.Service(*made, external_workers=outside.socket)
+    service = ps.Service(*made, remote_worker_socket=outside.socket)
     for i, kind in enumerate(stages):
         if kind == "e":
             outside.start(f"s{i}")
@@ -119,7 +119,9 @@ async def test_stages_of_both_kinds_stand_in_any_order(outside, stages, right):
 
 @pytest.mark.smoke
 async def test_bytes_and_arrays_cross_in_their_formats(outside):
-    service = ps.Service(ps.remote("turn", accepts=("raw",), item=bytes, result=bytes), external_workers=outside.socket)
+    service = ps.Service(
+        ps.remote("turn", accepts=("raw",), item=bytes, result=bytes), remote_worker_socket=outside.socket
+    )
     outside.start("turn", "Turn")
     async with service:
         await outside.ready(service)
@@ -127,7 +129,7 @@ async def test_bytes_and_arrays_cross_in_their_formats(outside):
     arrays = ps.Service(
         ps.remote("double", accepts=("npy",), item=np.ndarray, result=np.ndarray),
         ps.stage(Echo, name="echo"),
-        external_workers=outside.socket,
+        remote_worker_socket=outside.socket,
     )
     outside.start("double", "Double")
     async with arrays:
@@ -139,7 +141,7 @@ async def test_bytes_and_arrays_cross_in_their_formats(outside):
 async def test_a_worker_outlives_the_service_and_serves_the_next_one(outside):
     worker = outside.start("s0")
     for _ in range(2):
-        service = ps.Service(square("s0"), external_workers=outside.socket)
+        service = ps.Service(square("s0"), remote_worker_socket=outside.socket)
         async with service:
             await outside.ready(service)
             assert await service.predict(3) == 9
@@ -149,7 +151,7 @@ async def test_a_worker_outlives_the_service_and_serves_the_next_one(outside):
 async def test_a_waiting_stage_is_served_from_outside_until_it_is_told_to_end(outside):
     worker = outside.start("waits", "Waits")
     for _ in range(2):
-        service = ps.Service(ps.remote("waits", item=int, result=int), external_workers=outside.socket)
+        service = ps.Service(ps.remote("waits", item=int, result=int), remote_worker_socket=outside.socket)
         async with service:
             await outside.ready(service)
             assert await service.predict_many(range(10)) == [x * x for x in range(10)]
@@ -162,7 +164,7 @@ async def test_a_waiting_stage_is_served_from_outside_until_it_is_told_to_end(ou
 
 
 def test_a_blocking_service_has_workers_from_outside(outside):
-    service = ps.Service(square("s0"), external_workers=outside.socket)
+    service = ps.Service(square("s0"), remote_worker_socket=outside.socket)
     outside.start("s0")
     with service.blocking() as blocking:
         until_now(lambda: service.state is State.READY, "a worker")
@@ -170,7 +172,7 @@ def test_a_blocking_service_has_workers_from_outside(outside):
 
 
 async def test_a_service_without_a_worker_starts_and_says_what_it_waits_for(outside):
-    service = ps.Service(square("s0"), external_workers=outside.socket)
+    service = ps.Service(square("s0"), remote_worker_socket=outside.socket)
     async with service:
         assert service.state is State.STARTING
         with pytest.raises(ps.NotReady, match="s0 waits for an external worker, 0 s"):

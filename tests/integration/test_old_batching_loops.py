@@ -32,7 +32,7 @@ async def speak(path):
 async def test_items_of_every_size_go_there_and_back(tmp_path):
     path = str(tmp_path / "echo.sock")
     stage = ps.remote("echo", batch=ps.Batch(max_size=4, max_wait=0.01), accepts=("msgpack",))
-    service = ps.Service(stage, name="echo", external_workers=path)
+    service = ps.Service(stage, name="echo", remote_worker_socket=path)
     await service.start()
     worker = asyncio.create_task(speak(path))
     try:

@@ -129,7 +129,7 @@ async def test_what_swallows_its_cancellation_keeps_its_place_until_it_ends(make
 
 
 async def test_what_swallows_its_cancellation_for_ever_is_abandoned_and_its_mates_run_again(make, tmp_path):
-    async with make(stages.AsyncItem, abandon_after=0.3) as service:
+    async with make(stages.AsyncItem, orphan_timeout=0.3) as service:
         leaver = asyncio.create_task(service.predict(("swallow", "never")))
         await until(lambda: ran(tmp_path, "swallow"))
         mate = asyncio.create_task(service.predict(("hold", "open", 2)))
@@ -139,7 +139,7 @@ async def test_what_swallows_its_cancellation_for_ever_is_abandoned_and_its_mate
         (tmp_path / "open").touch()
         assert await mate == 2
         counters = service.engine.stages[0].counters
-        assert (counters.abandoned, counters.retried) == (1, 0)
+        assert (counters.orphan_kills, counters.retried) == (1, 0)
 
 
 @every_kind

@@ -66,7 +66,7 @@ class Rig:
         inline: bool = False,
         cpus=None,
         read_memory=lambda: None,
-        slab_bytes=0,
+        shm_bytes=0,
         **options,
     ) -> None:
         self.clock = VirtualClock()
@@ -81,9 +81,9 @@ class Rig:
             cpus=cpus,
             inline=inline,
             read_memory=read_memory,
-            open_slabs=self._open_slabs if slab_bytes else None,
+            open_slabs=self._open_slabs if shm_bytes else None,
         )
-        self._slab_bytes = slab_bytes
+        self._shm_bytes = shm_bytes
         self.slabs: ServiceSlabs | None = None
         self.calls: list[Call] = []
 
@@ -116,7 +116,7 @@ class Rig:
         return call
 
     def _open_slabs(self, service, specs, options, now) -> ServiceSlabs:
-        self.slabs = ServiceSlabs.make(list(map(writing_workers, specs)), self._slab_bytes, options.slab_from, now)
+        self.slabs = ServiceSlabs.make(list(map(writing_workers, specs)), self._shm_bytes, options.shm_threshold, now)
         return self.slabs
 
     @property
@@ -167,7 +167,7 @@ class Rig:
             call.forget()
         assert not any(self.used_bytes), "no piece of a slab outlives its holders"
         counters = self.engine.counters
-        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
+        endings = ("succeeded", "failed", "invalid", "expired", "cancelled", "worker_lost", "aborted", "preempted")
         assert counters.accepted == sum(getattr(counters, ending) for ending in endings)
 
 

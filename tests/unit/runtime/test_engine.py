@@ -332,7 +332,7 @@ async def test_what_an_example_gave_is_told_without_the_class_of_our_error(make_
 
 
 async def test_a_full_service_is_busy_and_refuses_with_a_time_to_come_back(make_rig):
-    rig = await make_rig(max_queued=2).start()
+    rig = await make_rig(max_in_flight=2).start()
     await rig.call()
     assert (rig.engine.state, rig.engine.queued) == (State.READY, 1)
     await rig.call()
@@ -340,8 +340,8 @@ async def test_a_full_service_is_busy_and_refuses_with_a_time_to_come_back(make_
     with pytest.raises(Overloaded, match="service 'service' is full; try again in 1 s") as caught:
         rig.submit()
     refusal = caught.value
-    assert (refusal.retry_after, refusal.retry_after_ms, refusal.reason) == (1, 50, "full")
-    assert (rig.engine.counters.refused, rig.engine.counters.refused_full) == (1, 1)
+    assert (refusal.retry_after, refusal.retry_after_ms, refusal.reason) == (1, 50, "queue_full")
+    assert (rig.engine.counters.rejected, rig.engine.counters.rejected_queue_full) == (1, 1)
     rig.workers[0].answer()
     assert rig.engine.refusal() is None
 
@@ -373,7 +373,7 @@ async def test_an_engine_that_does_not_run_refuses(make_rig, started):
 
 
 async def test_who_leaves_soon_is_draining_for_those_who_ask_and_accepts_all_the_same(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     assert rig.engine.accepting
     rig.engine.leave_soon()
     assert (rig.engine.state, rig.engine.reason) == (State.DRAINING, "")
@@ -437,7 +437,7 @@ async def test_a_drain_holds_no_batch_for_company(make_rig):
     await rest()
     assert call.done
     assert stopping.done()
-    assert rig.engine.stages[0].counters.cuts == {"drain": 1}
+    assert rig.engine.stages[0].counters.batches_closed == {"drain": 1}
 
 
 async def test_what_the_drain_leaves_is_told_that_the_service_has_stopped(make_rig):

@@ -116,7 +116,7 @@ async def make(make_rig, tmp_path):
     async def make(*specs, **options) -> Door:
         path = str(tmp_path / "workers")
         specs = specs or (remote("square", batch=Batch(max_size=4), accepts=("json",)),)
-        rig = make_rig(*specs, external_workers=path, **options)
+        rig = make_rig(*specs, remote_worker_socket=path, **options)
         await rig.engine.start()
         made.append(Door(rig, path))
         return made[-1]
@@ -138,7 +138,7 @@ async def test_the_socket_is_its_users_alone_and_gone_after_the_stop(make, tmp_p
 
 
 async def test_its_mode_can_be_given(make):
-    door = await make(external_workers_mode=0o660)
+    door = await make(remote_worker_socket_mode=0o660)
     assert stat.S_IMODE(Path(door.path).stat().st_mode) == 0o660
 
 
@@ -146,7 +146,7 @@ async def test_a_stale_file_is_replaced_and_a_live_one_refused(make, make_rig, t
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "workers"))
     door = await make()
-    other = make_rig(remote("square"), external_workers=door.path)
+    other = make_rig(remote("square"), remote_worker_socket=door.path)
     with pytest.raises(StartFailed, match="another server listens there"):
         await other.engine.start()
     assert other.engine.state is State.STOPPED
@@ -203,7 +203,7 @@ async def test_a_worker_is_believed_no_time_that_cannot_be(make, said, taken):
     await door.rig.clock.advance(2.0)
     await peer.say(b"".join(encode_answers(batch.frame_id, said, 1, batch.ids, [b"9"], [0])))
     await door.until(lambda: call.done)
-    assert door.stage.counters.computed.total == taken
+    assert door.stage.counters.run_seconds.total == taken
     assert door.stage.queue.expected_run(1) == taken
 
 
@@ -286,7 +286,7 @@ async def test_a_hello_longer_than_a_handshake_is_refused(make):
 
 @pytest.mark.parametrize("busy", [False, True])
 async def test_a_worker_that_leaves_and_stays_is_cut_off(make, busy):
-    door = await make(attach_grace=5.0)
+    door = await make(reattach_timeout=5.0)
     peer = await door.attached()
     call = await door.rig.call(b"3") if busy else None
     batch = await peer.frame() if busy else None
@@ -411,7 +411,7 @@ async def test_half_a_frame_and_then_silence_is_cut_off_after_ten_seconds(make):
 
 
 async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_is_cut_off(make):
-    door = await make(max_external_workers=2)
+    door = await make(max_remote_workers=2)
     for _ in range(66):
         await door.connect()
     await door.until(lambda: len(door.engine._door._waiting) == 66)
@@ -423,7 +423,7 @@ async def test_of_too_many_that_say_nothing_the_one_that_is_silent_for_longest_i
 
 
 async def test_as_many_workers_as_there_may_be_can_come_at_once(make):
-    door = await make(max_external_workers=100)
+    door = await make(max_remote_workers=100)
     peers = [await door.connect() for _ in range(100)]
     for peer in peers:
         peer.writer.write(hello())
@@ -623,7 +623,7 @@ async def test_a_start_that_finds_the_socket_taken_tells_one_error(make, make_ri
     door = await make()
     raised = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    other = make_rig(remote("square"), external_workers=door.path)
+    other = make_rig(remote("square"), remote_worker_socket=door.path)
     with pytest.raises(StartFailed, match="another server listens there"):
         await other.engine.start()
     del other
@@ -634,7 +634,7 @@ async def test_a_start_that_finds_the_socket_taken_tells_one_error(make, make_ri
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_stop_while_the_door_opens_leaves_no_worker(make_rig, tmp_path, turns):
-    rig = make_rig(remote("square"), stage(math.sqrt), external_workers=str(tmp_path / "workers"))
+    rig = make_rig(remote("square"), stage(math.sqrt), remote_worker_socket=str(tmp_path / "workers"))
     starting = asyncio.create_task(rig.engine.start())
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -649,7 +649,7 @@ async def test_a_stop_while_the_door_opens_leaves_no_worker(make_rig, tmp_path, 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_start_that_is_cancelled_leaves_nobody_listening(make_rig, tmp_path, turns):
     path = str(tmp_path / "workers")
-    rig = make_rig(remote("square"), external_workers=path)
+    rig = make_rig(remote("square"), remote_worker_socket=path)
     starting = asyncio.create_task(rig.engine.start())
     for _ in range(turns):
         await asyncio.sleep(0)

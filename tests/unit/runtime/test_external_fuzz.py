@@ -211,7 +211,7 @@ async def play(rig_type, history, timeout: float | None) -> None:
     raised = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
     stage = remote("square", batch=Batch(max_size=4), accepts=("json",), timeout=timeout, unhealthy_after=0.0)
-    rig = rig_type(stage, external_workers="unused", external_workers_mode=0o600)
+    rig = rig_type(stage, remote_worker_socket="unused", remote_worker_socket_mode=0o600)
     door = rig.engine._door
     door.open = _opened
     door._server = Listening()
@@ -224,7 +224,7 @@ async def play(rig_type, history, timeout: float | None) -> None:
         if not at_once:
             await rest()
     counters = rig.engine.stages[0].counters
-    assert 0 <= counters.computed.total < math.inf
+    assert 0 <= counters.run_seconds.total < math.inf
     assert 0 <= rig.engine.stages[0].queue.expected_run(4) < math.inf
     await rig.clock.advance(0.0)
     rig.calls = [call for call in rig.calls if call.request is not None]

@@ -279,7 +279,7 @@ async def test_a_worker_that_leaves_answers_what_it_holds_and_gets_nothing_more(
 async def test_a_bound_on_batches_holds_for_whoever_attaches_and_one_that_leaves_has_its_room_until_it_has_answered(
     make,
 ):
-    stage = await make(batch=None, max_batches=1)
+    stage = await make(batch=None, max_in_flight_batches=1)
     leaving, staying = await stage.attach(), await stage.attach()
     leaving.obedient = False
     calls = [await stage.rig.call(b"%d" % i) for i in range(2)]
@@ -342,7 +342,7 @@ async def test_a_batch_over_its_time_has_its_worker_cut_off(make, caplog):
 
 
 async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make, caplog):
-    stage = await make(abandon_after=5.0)
+    stage = await make(orphan_timeout=5.0)
     peer = await stage.attach()
     call = await stage.rig.call(b"1")
     stage.rig.engine.cancel(call.request)
@@ -353,7 +353,7 @@ async def test_a_batch_that_nobody_waits_for_has_its_worker_cut_off(make, caplog
 
 
 async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_once_is_given_time(make):
-    stage = await make(recycle_after=0.0, batch=None)
+    stage = await make(unhealthy_after=0.0, batch=None)
 
     async def fail_five(peer):
         for _ in range(5):
@@ -372,7 +372,7 @@ async def test_a_worker_that_only_fails_is_cut_off_and_one_that_comes_back_at_on
 
 
 async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make, caplog):
-    stage = await make(recycle_after=0.0, batch=None)
+    stage = await make(unhealthy_after=0.0, batch=None)
     for _ in range(3):
         peer = await stage.attach()
         await stage.rig.clock.advance(1.0)
@@ -392,7 +392,7 @@ async def test_a_stage_that_rests_has_workers_wait_for_their_orders(make, caplog
 
 
 async def test_a_worker_that_was_told_before_the_rest_may_not_serve_in_it(make):
-    stage = await make(recycle_after=0.0, batch=None)
+    stage = await make(unhealthy_after=0.0, batch=None)
     late = await stage.attach(ready=False)
     for _ in range(3):
         peer = await stage.attach()
@@ -428,7 +428,7 @@ async def test_another_worker_ends_the_wait_for_the_one_that_was_not_well(make):
 
 
 async def test_a_worker_is_never_examined_even_where_there_are_examples(make):
-    stage = await make(recycle_after=0.0, batch=None, examples=[3])
+    stage = await make(unhealthy_after=0.0, batch=None, examples=[3])
     peer = await stage.attach()
     for _ in range(5):
         await stage.rig.call(b"1")

@@ -194,7 +194,7 @@ async def test_to_cancel_what_is_settled_does_nothing(make_rig):
 
 
 async def test_a_cancelled_request_makes_room_for_one_who_waits(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     first = await rig.call(b"a")
     second = await rig.call(b"b", wait=True)
     rig.engine.cancel(first.request)
@@ -206,7 +206,7 @@ async def test_a_cancelled_request_makes_room_for_one_who_waits(make_rig):
 
 
 async def test_a_request_that_waits_for_room_can_be_cancelled(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     await rig.call(b"a")
     second = await rig.call(b"b", wait=True)
     assert rig.engine.held_bytes == 1, "nothing is held for one who is not let in"
@@ -230,7 +230,7 @@ async def test_an_item_settled_by_what_another_callers_outcome_leads_to_keeps_it
 
 
 async def test_what_a_long_request_has_already_is_kept_when_it_is_cancelled(make_rig):
-    rig = await make_rig(max_queued=4).start()
+    rig = await make_rig(max_in_flight=4).start()
     call = await rig.call(*[b"%d" % i for i in range(3)])
     rig.workers[0].answer()
     rig.engine.cancel(call.request)
@@ -331,7 +331,7 @@ async def test_a_deadline_before_the_clock_began_has_passed(make_rig):
 
 
 async def test_one_who_waits_is_let_in_when_there_is_room(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     first = await rig.call(b"a")
     second = await rig.call(b"b", wait=True)
     assert rig.engine.queued == 1
@@ -343,7 +343,7 @@ async def test_one_who_waits_is_let_in_when_there_is_room(make_rig):
 
 
 async def test_nobody_overtakes_one_who_waits(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     await rig.call(b"a")
     await rig.call(b"b", wait=True)
     rig.workers[0].answer()
@@ -391,7 +391,7 @@ async def test_one_who_does_not_wait_is_refused_by_a_service_that_only_starts(ma
         with pytest.raises(NotReady, match="service 'service' is starting"):
             rig.submit(wait=wait)
         rig.calls.pop()
-    assert rig.engine.counters.refused == 2
+    assert rig.engine.counters.rejected == 2
     rig.workers[0].become_ready()
     await starting
 
@@ -400,7 +400,7 @@ async def test_one_who_does_not_wait_is_refused_by_a_service_that_only_starts(ma
 
 
 async def test_items_of_back_count_in_no_bound_and_take_no_room(make_rig):
-    rig = await make_rig(spec(max_queued=1, prefetch=0), max_queued=1, max_queued_bytes=4).start()
+    rig = await make_rig(spec(max_queued=1, prefetch=0), max_in_flight=1, max_queued_bytes=4).start()
     jobs = [await rig.call(b"of many bytes", lane=Lane.BACK) for _ in range(5)]
     assert rig.engine.state is State.READY
     assert (rig.engine.queued, rig.engine.held_bytes, rig.engine.refusal(4)) == (0, 0, None)
@@ -429,7 +429,7 @@ async def test_whoever_comes_goes_before_the_backlog(make_rig):
         await rest()
     assert first.done
     assert all(job.done for job in jobs)
-    assert rig.engine.stages[0].counters.cuts == {"full": 4}
+    assert rig.engine.stages[0].counters.batches_closed == {"full": 4}
 
 
 async def test_items_of_back_have_a_deadline_and_can_be_cancelled(make_rig):
@@ -548,7 +548,7 @@ async def test_a_request_that_is_to_be_alone_is_so_in_every_stage(make_rig):
             worker.answer()
             await rest()
     assert all(call.done for call in calls)
-    assert [running.counters.cuts["alone"] for running in rig.engine.stages] == [2, 1]
+    assert [running.counters.batches_closed["isolated"] for running in rig.engine.stages] == [2, 1]
 
 
 async def test_an_item_has_begun_once_its_worker_runs_it(make_rig):
@@ -582,7 +582,7 @@ async def test_what_is_taken_back_is_cancelled_at_once_in_a_queue_and_by_its_wor
     for _ in range(2):
         rig.workers[0].answer()
     assert [call.ends for call in calls] == [[b"a"], [Cancelled], [Cancelled]]
-    assert [ahead.error.begun, queued.error.begun] == [False, False]
+    assert [ahead.error.started, queued.error.started] == [False, False]
     assert rig.engine.stages[0].counters.batches == 2
     assert running.ends == [b"a"]
 
@@ -617,7 +617,7 @@ async def test_what_is_taken_back_is_not_run_elsewhere_where_its_worker_dies_bef
 
 
 async def test_what_has_begun_or_is_not_wholly_fed_is_not_taken_back(make_rig):
-    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0), max_queued=3).start()
+    rig = await make_rig(spec(name="a"), spec(name="b", prefetch=0), max_in_flight=3).start()
     calls = [await rig.call(b"a"), await rig.call(b"b")]
     rig.workers[0].answer()
     rig.workers[0].answer()
@@ -653,21 +653,21 @@ async def test_an_item_that_expires_before_the_second_stage_has_begun_in_the_fir
     rig.workers[0].answer()
     await rest()
     await rig.clock.advance(1.1)
-    assert (call.error.ran, call.error.begun) == (False, True)
+    assert (call.error.ran, call.error.started) == (False, True)
 
 
 async def test_an_item_that_its_worker_skipped_has_not_begun(make_rig):
     rig = await make_rig(spec()).start()
     call = await rig.call()
     rig.workers[0].answer([b""], [Status.EXPIRED])
-    assert (call.error.ran, call.error.begun) == (False, False)
+    assert (call.error.ran, call.error.started) == (False, False)
 
 
 async def test_an_item_that_its_worker_refused_has_begun(make_rig):
     rig = await make_rig(spec()).start()
     call = await rig.call()
     rig.workers[0].answer([pack(Problem("", (), "too long"))], [Status.INVALID])
-    assert call.error.begun
+    assert call.error.started
 
 
 async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_that_ran_it(make_rig):
@@ -676,7 +676,7 @@ async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_th
     rig.workers[0].die()
     await rest()
     await rig.clock.advance(1.1)
-    assert (suspect.error.begun, ahead.error.begun) == (True, False)
+    assert (suspect.error.started, ahead.error.started) == (True, False)
 
 
 async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(make_rig):
@@ -684,7 +684,7 @@ async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(
     running, waiting = await rig.call(), await rig.call()
     await rig.stop()
     assert [type(call.error) for call in (running, waiting)] == [NotReady, NotReady]
-    assert (running.error.begun, waiting.error.begun) == (True, False)
+    assert (running.error.started, waiting.error.started) == (True, False)
 
 
 # -- what a death leaves ----------------------------------------------------------------------------------------------
@@ -705,7 +705,7 @@ async def test_the_item_a_worker_died_with_is_tried_once_more_and_then_lost(make
     assert str(call.error) == (
         "The worker process died while it ran this item alone; a worker had been lost while it ran this item before."
     )
-    assert rig.engine.counters.lost == 1
+    assert rig.engine.counters.worker_lost == 1
     assert rig.engine.stages[0].counters.retried == 1
 
 
@@ -783,7 +783,7 @@ async def test_a_cancelled_item_of_a_dead_worker_is_not_tried_again(make_rig):
 
 
 async def test_a_long_request_is_fed_as_room_appears(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=4).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=4).start()
     payloads = [b"%d" % i for i in range(9)]
     call = await rig.call(*payloads)
     for payload in payloads:
@@ -795,7 +795,7 @@ async def test_a_long_request_is_fed_as_room_appears(make_rig):
 
 
 async def test_a_long_request_that_is_cancelled_ends_what_was_never_fed_too(make_rig):
-    rig = await make_rig(max_queued=4).start()
+    rig = await make_rig(max_in_flight=4).start()
     call = await rig.call(*[b"%d" % i for i in range(9)])
     rig.engine.cancel(call.request)
     assert call.ends == [Cancelled] * 9
@@ -804,7 +804,7 @@ async def test_a_long_request_that_is_cancelled_ends_what_was_never_fed_too(make
 
 
 async def test_a_long_request_forgets_its_settled_items(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=64)), max_queued=2).start()
+    rig = await make_rig(spec(batch=Batch(max_size=64)), max_in_flight=2).start()
     n = 3000  # more than the items that a request remembers
     call = await rig.call(*[b"x"] * n)
     most = 0
@@ -818,7 +818,7 @@ async def test_a_long_request_forgets_its_settled_items(make_rig):
 
 
 async def test_bytes_between_the_items_are_held_until_the_last_one_is_fed(make_rig):
-    rig = await make_rig(max_queued=2).start()
+    rig = await make_rig(max_in_flight=2).start()
     call = await rig.call(b"1", b"2", b"3", nbytes=10)
     assert rig.engine.held_bytes == 10
     rig.workers[0].answer()
@@ -841,7 +841,7 @@ async def test_results_are_held_until_the_last_one_is_there(make_rig):
 
 
 async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig):
-    rig = await make_rig(max_queued=2).start()
+    rig = await make_rig(max_in_flight=2).start()
     long = await rig.call(*[b"x"] * 5)
     waiting = await rig.call(b"y", wait=True)
     await rig.stop()
@@ -855,7 +855,7 @@ async def test_what_waits_when_the_service_stops_is_settled_all_at_once(make_rig
 
 
 async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
-    rig = await make_rig(max_queued=20).start()
+    rig = await make_rig(max_in_flight=20).start()
     for _ in range(20):
         rig.submit()
     for _ in range(4):
@@ -871,7 +871,7 @@ async def test_the_time_to_come_back_follows_the_rate_under_load(make_rig):
 
 
 async def test_a_time_without_a_worker_makes_no_service_slow(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=4)), max_queued=16).start()
+    rig = await make_rig(spec(batch=Batch(max_size=4)), max_in_flight=16).start()
 
     async def work(batches):
         for _ in range(batches):
@@ -898,7 +898,9 @@ async def test_a_time_without_a_worker_makes_no_service_slow(make_rig):
 
 
 async def test_work_that_waits_for_the_bound_on_batches_tells_how_fast_the_service_is(make_rig):
-    rig = await make_rig(spec(workers=2, max_batches=1, batch=Batch(max_size=4, max_wait=0)), max_queued=16).start()
+    rig = await make_rig(
+        spec(workers=2, max_in_flight_batches=1, batch=Batch(max_size=4, max_wait=0)), max_in_flight=16
+    ).start()
     for _ in range(60):
         for _ in range(16 - rig.engine.queued):
             rig.submit()
@@ -913,7 +915,7 @@ async def test_work_that_waits_for_the_bound_on_batches_tells_how_fast_the_servi
 
 
 async def test_a_batch_that_waits_for_company_makes_no_service_slow(make_rig):
-    rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_queued=2).start()
+    rig = await make_rig(spec(batch=Batch(max_size=4, max_wait=10.0)), max_in_flight=2).start()
     for _ in range(3):
         rig.submit()
         await rig.clock.advance(10.0)
@@ -944,7 +946,7 @@ async def one_a_second(rig):
 
 @pytest.mark.parametrize("found_by", ["timer", "pump", "worker"])
 async def test_a_client_batch_that_runs_out_of_time_takes_one_slot(make_rig, found_by):
-    rig = await make_rig(spec(batch=Batch(max_size=4), prefetch=0), max_queued=10, max_queued_bytes=100).start()
+    rig = await make_rig(spec(batch=Batch(max_size=4), prefetch=0), max_in_flight=10, max_queued_bytes=100).start()
     await one_a_second(rig)
     for _ in range(4):
         rig.submit()
@@ -1017,12 +1019,12 @@ async def test_who_would_end_after_its_deadline_is_refused_and_told_when_it_woul
     assert rig.engine.refusal(0, rig.clock.now() + 3.6) is None
     refusal = rig.engine.refusal(0, rig.clock.now() + 1.5)
     assert isinstance(refusal, Overloaded)
-    assert (refusal.reason, refusal.retry_after_ms) == ("late", 2000), "0.5 to go, two, and its own: 3.5 in all"
+    assert (refusal.reason, refusal.retry_after_ms) == ("deadline", 2000), "0.5 to go, two, and its own: 3.5 in all"
     assert "is predicted to end 2 s after its deadline; try again in 2 s" in str(refusal)
     with pytest.raises(Overloaded) as caught:
         rig.submit(within=1.5)
-    assert caught.value.reason == "late"
-    assert (rig.engine.counters.refused, rig.engine.counters.refused_late) == (1, 1)
+    assert caught.value.reason == "deadline"
+    assert (rig.engine.counters.rejected, rig.engine.counters.rejected_deadline) == (1, 1)
     await rig.call(within=3.6)
 
 
@@ -1038,15 +1040,15 @@ async def test_nobody_is_refused_for_its_deadline_while_a_worker_is_idle_and_not
 
 
 async def test_an_idle_worker_that_may_be_given_nothing_makes_nobody_in_time(make_rig):
-    rig = await make_rig(spec(workers=3, max_batches=1), admission="deadline").start()
+    rig = await make_rig(spec(workers=3, max_in_flight_batches=1), admission="deadline").start()
     await ran(rig)
     assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None, "nobody is at work"
     await rig.call()
-    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "deadline"
     assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
     await rig.call()
     assert rig.engine.backlog_seconds == 2.0
-    assert rig.engine.refusal(0, rig.clock.now() + 2.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.9).reason == "deadline"
     assert rig.engine.refusal(0, rig.clock.now() + 3.1) is None
 
 
@@ -1069,19 +1071,19 @@ async def test_the_better_urgency_is_counted_by_what_goes_before_it(make_rig):
     for _ in range(5):
         await rig.call()
     soon = rig.clock.now() + 2.5
-    assert rig.engine.refusal(0, soon).reason == "late"
+    assert rig.engine.refusal(0, soon).reason == "deadline"
     assert rig.engine.refusal(0, soon, Lane.SINGLE, 1) is None
 
 
 async def test_jobs_that_wait_take_their_share_of_the_batches_before_a_newcomer(make_rig):
-    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), admission="deadline", jobs_min_share=0.5).start()
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), admission="deadline", background_share=0.5).start()
     await ran(rig)
     for _ in range(12):
         await rig.call()
     in_time = rig.clock.now() + 4.0
     assert rig.engine.refusal(0, in_time) is None
     await rig.call(lane=Lane.BACK)
-    assert rig.engine.refusal(0, in_time).reason == "late"
+    assert rig.engine.refusal(0, in_time).reason == "deadline"
 
 
 async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
@@ -1097,7 +1099,7 @@ async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
     assert rig.engine.stages[0].queue.expected_run(1) == 0.1
     await rig.clock.advance(1.0)  # one job has run for 3 s and the other for 1 s, and jobs take 5.2 s
     assert rig.engine.refusal(0, rig.clock.now() + 2.4) is None
-    assert rig.engine.refusal(0, rig.clock.now() + 2.2).reason == "late", "what runs has 2.2 s to go"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.2).reason == "deadline", "what runs has 2.2 s to go"
 
 
 async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_rig):
@@ -1105,7 +1107,7 @@ async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_
     await ran(rig)
     for _ in range(4):
         await rig.call()
-    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "deadline"
     rig.workers[1].die()
     await rest()
     assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None
@@ -1217,7 +1219,7 @@ async def test_bytes_are_held_and_given_back_whether_or_not_the_engine_runs(make
 
 
 async def test_a_batch_whose_results_take_more_than_they_may_ends_what_no_worker_has(make_rig):
-    rig = await make_rig(spec(prefetch=0, workers=2), max_queued=8, max_queued_bytes=100).start()
+    rig = await make_rig(spec(prefetch=0, workers=2), max_in_flight=8, max_queued_bytes=100).start()
     call = await rig.call(*[b"%d" % i for i in range(10)], lane=Lane.BULK, hold_results=True)
     assert rig.engine.queued == 4, "two run, two are queued, six are not items yet"
     rig.workers[0].answer([b"x" * 100])
@@ -1251,7 +1253,9 @@ async def test_batches_gather_together_and_the_one_with_the_most_is_ended(make_r
 
 
 async def test_a_batch_that_is_ended_for_anothers_result_and_has_nothing_at_a_worker_completes(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=2, max_queued_bytes=100).start()  # they take turns, item by item
+    rig = await make_rig(
+        spec(prefetch=0), max_in_flight=2, max_queued_bytes=100
+    ).start()  # they take turns, item by item
     large = await rig.call(b"1", b"1", lane=Lane.BULK, hold_results=True)
     small = await rig.call(b"2", b"2", lane=Lane.BULK, hold_results=True)
     for size in (60, 41):
@@ -1305,7 +1309,7 @@ async def test_all_that_happens_in_one_turn_is_one_pump(make_rig):
 
 
 async def test_who_waits_is_let_in_and_sent_in_the_turn_in_which_there_is_room(make_rig):
-    rig = await make_rig(max_queued=1).start()
+    rig = await make_rig(max_in_flight=1).start()
     await rig.call(b"a")
     await rig.call(b"b", wait=True)
     rig.workers[0].answer()

@@ -79,7 +79,7 @@ async def test_a_worker_that_is_asked_how_it_is_counts_as_idle_and_keeps_nobody_
     await rig.clock.advance(0.5)
     assert rig.engine.backlog_seconds == 1.0, "its batch has not begun"
     assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
-    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "deadline"
     rig.workers[0].finish_check()
     await rest()
     await rig.clock.advance(0.5)
@@ -117,7 +117,7 @@ async def test_a_worker_whose_health_raises_is_replaced_and_health_says_why(rig,
         "worker 0 of stage 'Well' is not well: RuntimeError: the lamp is out; the worker is restarted\n"
         "Traceback:\nthe lamp is out"
     )
-    assert rig.engine.stages[0].counters.recycled == 1
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 1
     rig.workers[2].become_ready()
     await rig.clock.advance(0.0)
     rig.workers[1].finish_check()
@@ -199,7 +199,7 @@ async def test_of_a_stage_that_is_not_well_one_worker_at_a_time_is_replaced(make
             elif worker.launch is None:
                 worker.become_ready()
         await rest()
-    assert driver.counters.recycled >= 3
+    assert driver.counters.unhealthy_restarts >= 3
 
 
 async def test_while_one_that_is_not_well_loads_its_model_the_others_serve(make_rig):
@@ -222,7 +222,7 @@ async def test_all_workers_that_are_not_well_do_not_make_a_stage_rest(make_rig):
         await rig.clock.advance(0.0)
         rig.workers[4 + n].become_ready()
         await rig.clock.advance(0.0)
-    assert rig.engine.stages[0].counters.recycled == 4
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 4
     assert rig.engine.state is State.READY
 
 

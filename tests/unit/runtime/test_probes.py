@@ -24,7 +24,7 @@ def make(make_rig, tmp_path):
         path = tmp_path / "tenants.toml"
         path.write_text(tenants)
         spec = stage(math.sqrt, prefetch=0, **(limits or {}))
-        return await make_rig(spec, tenants=str(path), **options).start()
+        return await make_rig(spec, tenants_file=str(path), **options).start()
 
     return start
 
@@ -99,7 +99,7 @@ async def test_it_needs_no_token_and_takes_none(make):
     await answer_all(rig)
     assert call.ends == [b"client"]
     assert [len(each) for each in told] == [1, 1, 1]
-    assert rig.engine.counters.refused == 0
+    assert rig.engine.counters.rejected == 0
     assert rig.engine._tenants.anyone.accepted == 1
 
 
@@ -111,10 +111,10 @@ async def test_a_full_service_refuses_it_and_it_displaces_nobody_and_takes_no_sl
     calls = [rig.submit(b"%d" % n, tenant="gold", urgency=7) for n in range(3)]
     await rest()
     first = rig.engine.refusal(urgency=7, tenant="gold")
-    assert {refused(rig).reason for _ in range(9)} == {"full"}
+    assert {refused(rig).reason for _ in range(9)} == {"queue_full"}
     second = rig.engine.refusal(urgency=7, tenant="gold")
     assert second.retry_after_ms - first.retry_after_ms == 1000
-    assert rig.engine.counters.refused_full == 9
+    assert rig.engine.counters.rejected_queue_full == 9
     await answer_all(rig)
     assert [call.ends for call in calls] == [[b"0"], [b"1"], [b"2"]]
 
@@ -137,7 +137,7 @@ async def test_it_is_not_refused_by_prediction(make):
     rig.engine.stages[0].queue.runs.add(100.0, 1)
     rig.submit(b"waits", within=1e6)
     await rest()
-    assert rig.engine.refusal(0, rig.clock.now() + 5.0).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 5.0).reason == "deadline"
     told = await probe(rig)
     await rig.clock.advance(5.1)
     ((outcome,),) = told
@@ -163,11 +163,11 @@ async def test_one_that_expires_takes_no_slot(make):
 async def test_it_is_told_of_bytes_memory_and_a_service_that_does_not_serve(make):
     rig = await make(max_queued_bytes=100)
     await rig.call(b"x" * 90)
-    assert refused(rig).reason == "bytes"
+    assert refused(rig).reason == "memory_budget"
     rig.engine._flow.set_memory_short(True)
-    assert refused(rig).reason == "memory"
+    assert refused(rig).reason == "memory_pressure"
     rig.engine._flow.set_memory_short(False)
     await answer_all(rig)
     await rig.stop()
     refused(rig, NotReady)
-    assert (rig.engine.counters.refused_bytes, rig.engine.counters.refused_memory) == (1, 1)
+    assert (rig.engine.counters.rejected_memory_budget, rig.engine.counters.rejected_memory_pressure) == (1, 1)

@@ -24,8 +24,8 @@ MIB = 1 << 20
 def large(make_rig):
     """Starts an engine with slabs of so many bytes, by default 64 pages."""
 
-    async def start(*specs, slab_bytes=SLAB, **options):
-        return await make_rig(*specs, slab_bytes=slab_bytes, slab_from=LARGE, **options).start()
+    async def start(*specs, shm_bytes=SLAB, **options):
+        return await make_rig(*specs, shm_bytes=shm_bytes, shm_threshold=LARGE, **options).start()
 
     return start
 
@@ -67,7 +67,7 @@ async def test_a_large_body_arrives_in_a_piece_of_exactly_its_size(large):
 
 
 async def test_a_body_that_finds_no_room_moves_another_out_in_several_turns(large):
-    rig = await large(slab_bytes=16 * MIB)
+    rig = await large(shm_bytes=16 * MIB)
     slow = arriving(rig, 4 * MIB, came=3 * MIB)
     full = rig.engine.piece(12 * MIB)
     await rig.clock.advance(5.0)
@@ -84,7 +84,7 @@ async def test_a_body_that_finds_no_room_moves_another_out_in_several_turns(larg
 
 
 async def test_a_stop_in_the_midst_of_moving_one_out_is_harmless(large):
-    rig = await large(slab_bytes=16 * MIB)
+    rig = await large(shm_bytes=16 * MIB)
     slow = arriving(rig, 4 * MIB, came=3 * MIB)
     full = rig.engine.piece(12 * MIB)
     await rig.clock.advance(5.0)
@@ -109,8 +109,10 @@ async def test_an_engine_without_slabs_gives_no_piece(make_rig):
 
 async def test_where_workers_from_outside_are_first_nothing_arrives_in_a_slab(make_rig):
     theirs = remote("theirs", accepts=("raw",), item=bytes, result=bytes)
-    rig = make_rig(theirs, stage(first, name="ours"), slab_from=LARGE)
-    rig.engine._memory._open = lambda _, specs, options, now: ServiceSlabs.make([0, 1], SLAB, options.slab_from, now)
+    rig = make_rig(theirs, stage(first, name="ours"), shm_threshold=LARGE)
+    rig.engine._memory._open = lambda _, specs, options, now: ServiceSlabs.make(
+        [0, 1], SLAB, options.shm_threshold, now
+    )
     await rig.start()
     assert rig.engine.piece(LARGE) is None
     assert arriving(rig, LARGE).piece is None
@@ -243,7 +245,7 @@ async def test_a_start_that_is_refused_its_slabs_leaves_no_timer(make_rig):
 
 
 async def test_a_start_that_cannot_watch_the_memory_leaves_no_slab(make_rig):
-    rig = make_rig(slab_bytes=SLAB, min_free_memory=1, read_memory=lambda: None)
+    rig = make_rig(shm_bytes=SLAB, min_free_memory=1, read_memory=lambda: None)
     with pytest.raises(ConfigError, match="min_free_memory needs"):
         await rig.engine.start()
     assert rig.clock.waiting == []

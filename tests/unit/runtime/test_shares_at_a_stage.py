@@ -20,7 +20,7 @@ def make(make_rig, tmp_path):
         path = tmp_path / "tenants.toml"
         path.write_text("[tenants.gold]\nweight = 3")
         specs = [stage(math.sqrt, max_queued=4, batch=Batch(max_size=1), prefetch=0), *more]
-        return await make_rig(*specs, tenants=str(path), **options).start()
+        return await make_rig(*specs, tenants_file=str(path), **options).start()
 
     return start
 
@@ -56,7 +56,7 @@ async def test_who_has_little_gets_a_place_from_who_has_much(make):
     assert rig.engine.refusal(tenant="few") is None
     assert await offer(rig, "few", 1) == 1
     assert (in_hand(rig, "flood"), in_hand(rig, "few")) == (4, 1)
-    assert rig.engine.counters.displaced == 1
+    assert rig.engine.counters.preempted == 1
     assert await offer(rig, "flood", 20) == 0, "it has more than its share"
     await answer_all(rig)
 

@@ -31,7 +31,7 @@ class Large:
     """A rig whose slabs have 64 pages, in which payloads of 4 pages or more lie."""
 
     def __init__(self, make_rig, *specs, **options) -> None:
-        self.rig = make_rig(*specs, slab_bytes=SLAB, slab_from=LARGE, **options)
+        self.rig = make_rig(*specs, shm_bytes=SLAB, shm_threshold=LARGE, **options)
 
     async def started(self):
         await self.rig.start()
@@ -216,7 +216,7 @@ async def test_a_worker_still_reads_what_nobody_waits_for_until_it_has_answered(
 
 
 async def test_an_item_that_waits_lets_go_when_it_is_settled(large):
-    rig = await large(max_queued=2, timeout=math.inf)
+    rig = await large(max_in_flight=2, timeout=math.inf)
     running = await rig.call(b"1")
     ahead = await rig.call(b"2")
     waiting = await rig.call(rig.body(b"a", LARGE), wait=True)
@@ -235,7 +235,7 @@ async def test_an_item_that_waits_lets_go_when_it_is_settled(large):
 
 
 async def test_payloads_that_are_no_list_stay_their_callers(large):
-    rig = await large(max_queued=1)
+    rig = await large(max_in_flight=1)
     running = await rig.call(b"1")
     told = []
     payloads = (b"2",)

@@ -22,7 +22,7 @@ def touched(slab):
 
 
 async def test_much_is_given_back_in_several_turns(make_rig, monkeypatch):
-    rig = await make_rig(slab_bytes=SLAB, slab_from=MIB).start()
+    rig = await make_rig(shm_bytes=SLAB, shm_threshold=MIB).start()
     arrivals, part = rig.slabs.arrivals.slab, rig.slabs.stages[0].parts[0].slab
     call = await rig.call(rig.body(b"a", 20 * MIB))
     rig.workers[0].answer([b"r" * 20 * MIB])
@@ -42,7 +42,7 @@ async def test_much_is_given_back_in_several_turns(make_rig, monkeypatch):
 
 
 async def test_the_part_of_a_worker_that_starts_is_left_alone_until_it_is_ready(make_rig):
-    rig = await make_rig(slab_bytes=SLAB, slab_from=MIB).start()
+    rig = await make_rig(shm_bytes=SLAB, shm_threshold=MIB).start()
     part = rig.slabs.stages[0].parts[0].slab
     call = await rig.call(b"1")
     rig.workers[0].answer([b"r" * MIB])
@@ -61,7 +61,7 @@ async def test_the_part_of_a_worker_that_starts_is_left_alone_until_it_is_ready(
 
 async def test_a_worker_is_told_of_what_it_wrote_before_of_its_idle_pages(make_rig):
     """Else it would take them for read still, and keep them."""
-    rig = await make_rig(slab_bytes=SLAB, slab_from=MIB).start()
+    rig = await make_rig(shm_bytes=SLAB, shm_threshold=MIB).start()
     part = rig.slabs.stages[0].parts[0]
     first = await rig.call(b"1")
     rig.workers[0].answer([b"1" * MIB])
@@ -81,7 +81,7 @@ async def test_a_worker_is_told_of_what_it_wrote_before_of_its_idle_pages(make_r
 
 
 async def test_a_system_that_takes_no_pages_back_is_told_of_once(make_rig, monkeypatch, caplog):
-    rig = await make_rig(slab_bytes=SLAB, slab_from=MIB).start()
+    rig = await make_rig(shm_bytes=SLAB, shm_threshold=MIB).start()
     asked = []
 
     def refuse(memory, offset, nbytes):
@@ -104,7 +104,7 @@ async def test_a_system_that_takes_no_pages_back_is_told_of_once(make_rig, monke
 
 async def test_workers_without_a_part_for_results_are_told_to_give_their_heaps_back(make_rig):
     """Each of three workers has less than a page, so all of their results are sent."""
-    rig = await make_rig(stage(math.sqrt, workers=3), slab_bytes=2 * 4096, slab_from=4096).start()
+    rig = await make_rig(stage(math.sqrt, workers=3), shm_bytes=2 * 4096, shm_threshold=4096).start()
     await rig.clock.advance(70.0)
     assert [worker.ended for worker in rig.workers] == [False] * 3
 

@@ -410,12 +410,12 @@ def test_the_slabs_of_a_service_are_all_as_large_as_was_asked(specs, many, clock
     gc.collect()  # an engine of another test may have some
     before = open_slab_bytes()
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + many * (SIZE + 5))
-    slabs = opened(specs, clock, slab_bytes=SIZE + 5)
+    slabs = opened(specs, clock, shm_bytes=SIZE + 5)
     found = [stage.slab for stage in slabs.stages if stage is not None and stage.slab is not None]
     found += [] if slabs.arrivals is None else [slabs.arrivals.slab]
     assert [slab.nbytes for slab in found] == [SIZE] * many
     with pytest.raises(ConfigError, match="shm_bytes="):
-        opened(specs, clock, slab_bytes=SIZE + PAGE)
+        opened(specs, clock, shm_bytes=SIZE + PAGE)
 
 
 def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
@@ -426,12 +426,12 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
     assert open_slab_bytes() == before + 2 * SIZE
     taken = f"of which slabs of other services have {before + 2 * SIZE}, the processes included: set less than {SIZE},"
     with pytest.raises(ConfigError, match=taken):
-        opened([OURS], clock, slab_bytes=SIZE + PAGE)
-    opened([OURS], clock, slab_bytes=SIZE)
+        opened([OURS], clock, shm_bytes=SIZE + PAGE)
+    opened([OURS], clock, shm_bytes=SIZE)
     first.close()
     first.close()
     assert open_slab_bytes() == before
-    opened([OURS], clock, slab_bytes=2 * SIZE)
+    opened([OURS], clock, shm_bytes=2 * SIZE)
 
 
 @pytest.mark.parametrize(
@@ -453,14 +453,14 @@ def test_a_service_may_have_none(specs, options, clock, caplog):
 @pytest.mark.parametrize("options", [{}, {"shm_bytes": SIZE}])
 def test_where_all_stages_wait_there_is_no_slab_and_each_knows_what_is_large(options, clock):
     before = open_slab_bytes()
-    slabs = opened([WAITS, THEIRS], clock, slab_from=PAGE, **options)
+    slabs = opened([WAITS, THEIRS], clock, shm_threshold=PAGE, **options)
     assert open_slab_bytes() == before
     assert (slabs.arrivals, slabs.stages) == (None, [StageSlabs(None, [], PAGE), None])
 
 
 def test_a_system_without_such_memory_is_told_of_once(clock, monkeypatch, caplog):
     monkeypatch.delattr(os, "memfd_create")
-    assert opened([OURS], clock, slab_bytes=SIZE) is None
+    assert opened([OURS], clock, shm_bytes=SIZE) is None
     assert [record.getMessage() for record in caplog.records] == [
         (
             "service 'shop': shared memory is not available, large payloads are copied instead: this system has no "

@@ -71,7 +71,7 @@ async def test_a_batch_that_becomes_due_sooner_is_sent_sooner(make_rig):
     assert rig.workers[0].frames == []
     await rig.clock.advance(0.001)
     assert rig.workers[0].batches == [[b"a", b"b"]]
-    assert rig.engine.stages[0].counters.cuts == {"deadline": 1}
+    assert rig.engine.stages[0].counters.batches_closed == {"deadline": 1}
     await finish(rig)
 
 
@@ -135,7 +135,7 @@ async def test_a_stage_is_not_fed_while_the_next_queue_holds_more_than_its_share
 
 
 async def test_of_three_workers_one_has_a_batch_at_a_time_where_one_is_the_bound(make_rig):
-    rig = await make_rig(spec(workers=3, max_batches=1, batch=Batch(max_size=2, max_wait=0))).start()
+    rig = await make_rig(spec(workers=3, max_in_flight_batches=1, batch=Batch(max_size=2, max_wait=0))).start()
     calls = [await rig.call(b"%d" % i) for i in range(6)]
     assert held(rig) == [1, 0, 0]
     assert rig.engine.stages[0].queued == 5
@@ -148,7 +148,7 @@ async def test_of_three_workers_one_has_a_batch_at_a_time_where_one_is_the_bound
 
 
 async def test_a_batch_that_was_sent_ahead_counts_towards_the_bound(make_rig):
-    rig = await make_rig(spec(workers=2, max_batches=3)).start()
+    rig = await make_rig(spec(workers=2, max_in_flight_batches=3)).start()
     for _ in range(6):
         await rig.call()
     assert held(rig) == [2, 1]
@@ -162,7 +162,7 @@ async def test_a_batch_that_was_sent_ahead_counts_towards_the_bound(make_rig):
 
 
 async def test_the_end_of_a_worker_makes_the_room_of_its_batches_and_its_suspect_takes_some(make_rig):
-    rig = await make_rig(spec(workers=3, max_batches=1)).start()
+    rig = await make_rig(spec(workers=3, max_in_flight_batches=1)).start()
     calls = [await rig.call(b"%d" % i) for i in range(3)]
     rig.workers[0].die()
     await rest()
@@ -176,7 +176,7 @@ async def test_the_end_of_a_worker_makes_the_room_of_its_batches_and_its_suspect
 
 
 async def test_a_batch_of_jobs_or_of_bulk_items_takes_the_room_of_one(make_rig):
-    rig = await make_rig(spec(workers=2, max_batches=1)).start()
+    rig = await make_rig(spec(workers=2, max_in_flight_batches=1)).start()
     job = await rig.call(b"a", lane=Lane.BACK)
     bulk = await rig.call(b"b", b"c", lane=Lane.BULK)
     another = await rig.call(b"d", lane=Lane.BACK)
@@ -206,7 +206,7 @@ async def test_an_examination_takes_no_room_of_the_bound(make_rig):
 async def test_what_the_stage_can_do_at_once_is_what_the_bound_lets_it(make_rig):
     options = {"workers": 4, "batch": Batch(max_size=8, max_wait=0)}
     for bound, at_once in ((None, 4), (9, 4), (3, 3), (1, 1)):
-        rig = await make_rig(spec(max_batches=bound, **options)).start()
+        rig = await make_rig(spec(max_in_flight_batches=bound, **options)).start()
         await rig.call()
         rig.workers[0].answer(seconds=2.0)
         driver = rig.engine.stages[0]
@@ -224,14 +224,14 @@ async def test_a_stage_counts_what_it_did(make_rig):
     await rig.clock.advance(0.2)
     rig.workers[0].answer(seconds=0.15, calls=3)
     counters = rig.engine.stages[0].counters
-    assert (counters.batches, counters.bisected, counters.cuts) == (1, 1, {"idle": 1})
+    assert (counters.batches, counters.bisected, counters.batches_closed) == (1, 1, {"idle": 1})
     assert counters.batch_size.total == 2
-    assert counters.computed.total == 0.15
-    assert (counters.waited.count, counters.waited.total) == (2, 0.0)
+    assert counters.run_seconds.total == 0.15
+    assert (counters.queue_seconds.count, counters.queue_seconds.total) == (2, 0.0)
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is_no_suspect(make_rig, caplog):
-    rig = await make_rig(spec(recycle_after=0)).start()
+    rig = await make_rig(spec(unhealthy_after=0)).start()
     for _ in range(4):
         await rig.call()
         rig.workers[0].fail()
@@ -244,7 +244,7 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is
         in caplog.text
     )
     counters = rig.engine.stages[0].counters
-    assert (counters.recycled, counters.restarts) == (1, 1)
+    assert (counters.unhealthy_restarts, counters.restarts) == (1, 1)
     assert rig.clock.waiting == [0.0], "its restart is not held back"
     await rig.clock.advance(0)
     rig.workers[1].become_ready()
@@ -271,7 +271,7 @@ async def test_a_batch_with_a_result_or_of_bad_input_alone_recycles_nobody(make_
 
 
 async def test_a_thread_is_not_recycled(make_rig):
-    rig = await make_rig(spec(recycle_after=0), inline=True).start()
+    rig = await make_rig(spec(unhealthy_after=0), inline=True).start()
     for _ in range(6):
         await rig.call()
         rig.workers[0].fail()
@@ -279,7 +279,7 @@ async def test_a_thread_is_not_recycled(make_rig):
 
 
 async def test_no_worker_is_recycled_while_the_stage_stops(make_rig):
-    rig = await make_rig(spec(recycle_after=0), obedient=False).start()
+    rig = await make_rig(spec(unhealthy_after=0), obedient=False).start()
     for _ in range(4):
         await rig.call()
         rig.workers[0].fail()
@@ -299,7 +299,7 @@ async def test_of_a_dead_worker_only_the_frame_it_ran_is_suspect_and_its_items_r
     rig.workers[1].become_ready()
     await rest()
     assert rig.workers[1].batches == [[b"a"], [b"b", b"c"]]
-    assert rig.engine.stages[0].counters.cuts["retry"] == 1
+    assert rig.engine.stages[0].counters.batches_closed["retry"] == 1
     assert rig.engine.stages[0].counters.retried == 1
     await finish(rig)
     assert all(call.done for call in calls)
@@ -345,7 +345,7 @@ async def test_a_suspect_that_lay_behind_another_is_retried_before_the_others(ma
     await rest()
     assert sum(len(worker.batches) for worker in rig.workers.alive) == 1
     await finish(rig)
-    assert rig.engine.counters.lost == 1
+    assert rig.engine.counters.worker_lost == 1
 
 
 # -- what failures lead to --------------------------------------------------------------------------------------------
@@ -387,7 +387,9 @@ async def test_a_client_cannot_end_a_worker_that_runs_its_example_well(make_rig)
         await rig.clock.advance(1.0)
     counters = rig.engine.stages[0].counters
     assert (rig.workers[0].orders, len(rig.workers)) == ([], 1)
-    assert (counters.recycled, counters.batches, counters.computed.count) == (0, 18, 18), "an example is no batch"
+    assert (counters.unhealthy_restarts, counters.batches, counters.run_seconds.count) == (0, 18, 18), (
+        "an example is no batch"
+    )
 
 
 async def test_an_examination_waits_behind_what_the_worker_holds(make_rig):
@@ -413,7 +415,7 @@ async def test_a_worker_that_fails_its_example_too_is_recycled_and_both_errors_a
     assert rig.workers[0].orders == ["kill"]
     assert "the last with RuntimeError: bad item" in caplog.text
     assert "first example fails too, with RuntimeError: device-side assert" in caplog.text
-    assert rig.engine.stages[0].counters.recycled == 1
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 1
     await restarted(rig)
     rig.workers[1].answer([b"3"])
     await rest()
@@ -441,7 +443,7 @@ async def test_a_worker_without_an_example_is_recycled_after_half_a_minute_of_fa
 
 
 async def test_an_error_that_cannot_be_read_is_told_as_that(make_rig, caplog):
-    rig = await make_rig(spec(recycle_after=0)).start()
+    rig = await make_rig(spec(unhealthy_after=0)).start()
     for _ in range(5):
         await rig.call()
         rig.workers[0].answer([b"garbage"], [Status.FAILED])
@@ -466,7 +468,7 @@ def recoveries(caplog):
 
 async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried_again(make_rig, caplog):
     caplog.set_level("INFO", "penstock.runtime")
-    rig = await make_rig(spec(recycle_after=0)).start()
+    rig = await make_rig(spec(unhealthy_after=0)).start()
     await three_recycles(rig)
     waiting = rig.engine.refusal()
     assert rig.engine.state is State.FAILED
@@ -501,7 +503,7 @@ async def test_a_stage_that_fails_on_everything_leaves_the_rotation_and_is_tried
 
 
 async def test_who_is_refused_while_a_stage_rests_is_told_when_it_is_tried_again(make_rig):
-    rig = await make_rig(spec(recycle_after=0)).start()
+    rig = await make_rig(spec(unhealthy_after=0)).start()
     (stage_driver,) = rig.engine.stages
     assert stage_driver.retry_in_seconds is None
     await three_recycles(rig)
@@ -524,7 +526,7 @@ async def test_who_is_refused_while_a_stage_rests_is_told_when_it_is_tried_again
 
 
 async def test_what_waits_when_a_stage_fails_in_this_way_is_told_so(make_rig):
-    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    rig = await make_rig(spec(unhealthy_after=0, workers=2)).start()
     first, second = await rig.call(), await rig.call()
     for _ in range(3):
         await rig.clock.advance(1.0)
@@ -549,7 +551,7 @@ async def test_what_waits_when_a_stage_fails_in_this_way_is_told_so(make_rig):
 
 
 async def test_a_worker_that_was_being_started_when_the_rest_began_rests_too(make_rig):
-    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    rig = await make_rig(spec(unhealthy_after=0, workers=2)).start()
     stage_health = rig.engine.stages[0].health
     rig.workers[1].die()
     await rig.clock.advance(0.0)
@@ -566,7 +568,7 @@ async def test_a_worker_that_was_being_started_when_the_rest_began_rests_too(mak
 
 
 async def test_a_stage_is_tried_again_after_its_rest_by_the_workers_that_can_be_started(make_rig):
-    rig = await make_rig(spec(recycle_after=0, workers=2)).start()
+    rig = await make_rig(spec(unhealthy_after=0, workers=2)).start()
     stage_health = rig.engine.stages[0].health
     stage_health.recycled("no", rig.clock.now())
     stage_health.recycled("no", rig.clock.now())
@@ -589,7 +591,7 @@ async def test_a_stage_is_tried_again_after_its_rest_by_the_workers_that_can_be_
 
 
 async def test_a_worker_that_goes_on_for_nobody_is_replaced_and_what_was_behind_it_is_answered(make_rig):
-    rig = await make_rig(spec(abandon_after=4.0)).start()
+    rig = await make_rig(spec(orphan_timeout=4.0)).start()
     late = await rig.call(b"a", within=1.0)
     behind = await rig.call(b"b", within=60.0)
     await rig.clock.advance(1.0)
@@ -601,20 +603,20 @@ async def test_a_worker_that_goes_on_for_nobody_is_replaced_and_what_was_behind_
     await rest()
     assert behind.ends == [b"ok"]
     counters = rig.engine.stages[0].counters
-    assert (counters.abandoned, counters.restarts, counters.retried, counters.recycled) == (1, 1, 0, 0)
+    assert (counters.orphan_kills, counters.restarts, counters.retried, counters.unhealthy_restarts) == (1, 1, 0, 0)
 
 
 async def test_a_worker_that_goes_on_for_a_caller_who_left_is_replaced_too(make_rig):
-    rig = await make_rig(spec(abandon_after=4.0)).start()
+    rig = await make_rig(spec(orphan_timeout=4.0)).start()
     call = await rig.call(b"a")
     rig.engine.cancel(call.request)
     await rig.clock.advance(4.0)
     assert rig.workers[0].orders == ["kill"]
-    assert rig.engine.stages[0].counters.abandoned == 1
+    assert rig.engine.stages[0].counters.orphan_kills == 1
 
 
 async def test_a_thread_may_go_on_for_nobody(make_rig):
-    rig = await make_rig(spec(abandon_after=4.0), inline=True).start()
+    rig = await make_rig(spec(orphan_timeout=4.0), inline=True).start()
     await rig.call(b"a", within=1.0)
     await rig.clock.advance(100.0)
     assert rig.workers[0].orders == []
@@ -727,7 +729,7 @@ async def test_where_a_device_is_lost_the_batch_runs_alone_in_a_new_worker_and_t
     assert [call.ends for call in calls] == [[b"0"], [StageFailed], [b"2"]]
     assert calls[1].error.message == "own error"
     driver = rig.engine.stages[0]
-    assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.recycled) == (2, 2, 0)
+    assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.unhealthy_restarts) == (2, 2, 0)
     assert driver.workers[0].reason == ""
     assert "device lost: a batch failed" in caplog.text
     assert "ended: its device was lost (signal SIGKILL)" in caplog.text

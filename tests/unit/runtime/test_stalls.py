@@ -17,7 +17,7 @@ from penstock.testing.virtual_clock import rest
 @pytest.fixture
 async def rig(make_rig):
     """One worker that runs one item at a time, and a minute until the stage has stalled."""
-    return await make_rig(stage(math.sqrt, name="root", prefetch=0), stall_unready=60.0).start()
+    return await make_rig(stage(math.sqrt, name="root", prefetch=0), progress_deadline=60.0).start()
 
 
 def ages(rig):
@@ -55,7 +55,7 @@ async def test_a_stalled_service_takes_requests_and_jobs_and_an_answer_ends_it(r
 
 
 async def test_a_start_of_a_pool_and_the_ends_of_workers_leave_a_stalled_service_open(make_rig):
-    rig = await make_rig(stage(math.sqrt, workers=2, prefetch=0), stall_unready=60.0).start()
+    rig = await make_rig(stage(math.sqrt, workers=2, prefetch=0), progress_deadline=60.0).start()
     await rig.call()
     await rig.clock.advance(60.0)
     rig.workers[1].die()
@@ -65,7 +65,7 @@ async def test_a_start_of_a_pool_and_the_ends_of_workers_leave_a_stalled_service
 
 
 async def test_the_last_of_the_time_is_not_too_short_for_the_clock(make_rig):
-    rig = await make_rig(stage(math.sqrt, name="root", prefetch=0), stall_unready=2.0).start()
+    rig = await make_rig(stage(math.sqrt, name="root", prefetch=0), progress_deadline=2.0).start()
     await rig.clock.advance(23.1)  # at 1023.1 on the clock, and two seconds more are a little less than two
     await rig.call()
     await rig.clock.advance(2.1)
@@ -120,7 +120,7 @@ async def test_it_ends_where_the_last_of_the_work_has_gone(rig, caplog):
 
 async def test_items_that_wait_for_company_are_no_work(make_rig):
     policy = Batch(max_size=4, max_wait=600.0)
-    rig = await make_rig(stage(math.sqrt, batch=policy), stall_unready=60.0, timeout=math.inf).start()
+    rig = await make_rig(stage(math.sqrt, batch=policy), progress_deadline=60.0, timeout=math.inf).start()
     await rig.call()
     await rig.clock.advance(599.0)
     assert (rig.engine.state, ages(rig)) == (State.READY, [0.0])
@@ -134,7 +134,7 @@ async def test_items_that_wait_for_company_are_no_work(make_rig):
 
 async def test_a_stage_that_waits_for_room_behind_it_is_not_the_one_that_has_stalled(make_rig):
     first, second = stage(math.sqrt, name="first"), stage(math.sqrt, name="second", max_queued=1, prefetch=0)
-    rig = await make_rig(first, second, stall_unready=60.0).start()
+    rig = await make_rig(first, second, progress_deadline=60.0).start()
     calls = [await rig.call() for _ in range(4)]
     for _ in range(4):
         if rig.workers[0].frames:

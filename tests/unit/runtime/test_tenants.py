@@ -27,7 +27,7 @@ def make(make_rig, tmp_path):
     async def start(text, *specs, **options):
         path = tmp_path / "tenants.toml"
         path.write_text(text)
-        return await make_rig(*specs, tenants=str(path), **options).start()
+        return await make_rig(*specs, tenants_file=str(path), **options).start()
 
     return start
 
@@ -59,7 +59,7 @@ async def test_beyond_its_rate_a_tenant_is_refused_and_told_when_its_token_comes
     await rest()
     await answer_all(rig)
     assert all(call.ends == [b"1"] for call in [*calls, other])
-    assert rig.engine.counters.refused_quota == 3
+    assert rig.engine.counters.rejected_quota == 3
 
 
 async def test_the_head_asks_and_takes_no_token(make):
@@ -157,11 +157,14 @@ async def test_who_asks_for_room_alone_has_no_tenant_looked_at(make, monkeypatch
 
 async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make):
     rig = await make(
-        "[tenants.slow]\nrate = 0.01\nburst = 1", spec(batch=Batch(max_size=4)), max_queued=100, max_queued_bytes=1000
+        "[tenants.slow]\nrate = 0.01\nburst = 1",
+        spec(batch=Batch(max_size=4)),
+        max_in_flight=100,
+        max_queued_bytes=1000,
     )
     with pytest.raises(Overloaded, match="more than 500 bytes") as caught:
         rig.submit(*[b"x" * 100] * 10, tenant="slow", lane=Lane.BULK)
-    assert caught.value.reason == "bytes"
+    assert caught.value.reason == "memory_budget"
     batch = await rig.call(*[b"x" * 100] * 5, tenant="slow", lane=Lane.BULK, within=60.0)
     await answer_all(rig)
     assert rig.engine.refusal(nbytes=600, tenant="gold") is None
@@ -186,7 +189,7 @@ async def test_what_leaves_while_it_waits_for_a_token_takes_none(make):
 
 
 async def test_a_token_is_spent_by_what_gets_in_hand_however_it_ends(make):
-    rig = await make("[tenants.gold]\nrate = 0.1\nburst = 2", spec(prefetch=0), max_queued=1)
+    rig = await make("[tenants.gold]\nrate = 0.1\nburst = 2", spec(prefetch=0), max_in_flight=1)
     held = await rig.call(tenant="iron")
     waits = await rig.call(tenant="gold", wait=True)
     assert rig.engine.allowance("gold").left == 2, "it waits for room in the service"
@@ -209,7 +212,7 @@ async def test_who_waits_for_bytes_does_not_have_the_room_of_its_tenant(make):
 
 
 async def test_who_waits_for_room_in_the_service_does_not_have_the_room_of_its_tenant(make):
-    rig = await make("[tenants.gold]\nmax_queued = 1", spec(prefetch=0), max_queued=4, timeout=math.inf)
+    rig = await make("[tenants.gold]\nmax_queued = 1", spec(prefetch=0), max_in_flight=4, timeout=math.inf)
     for _ in range(8):
         await rig.call(tenant="flood", wait=True)
     low = await rig.call(b"low", wait=True, tenant="gold", urgency=7)
@@ -252,18 +255,18 @@ async def test_all_others_have_the_terms_of_the_star_and_jobs_have_no_tenant(mak
 async def test_an_engine_with_a_wrong_file_is_not_made(make_rig, tmp_path):
     for what, why in ((tmp_path, "is not a regular file"), (tmp_path / "missing", "cannot be read")):
         with pytest.raises(ConfigError, match=why):
-            make_rig(tenants=str(what))
+            make_rig(tenants_file=str(what))
     path = tmp_path / "large"
     path.write_bytes(b"#" * (4 * 1024 * 1024 + 1))
     with pytest.raises(ConfigError, match="is larger than 4194304 bytes"):
-        make_rig(tenants=str(path))
+        make_rig(tenants_file=str(path))
 
 
 # -- displacement -----------------------------------------------------------------------------------------------------
 
 
 async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobody(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=4).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=4).start()
     flood = [await rig.call(b"f%d" % n, tenant="flood") for n in range(4)]
     assert rig.engine.refusal(tenant="quiet") is None
     assert rig.engine.queued == 4
@@ -272,10 +275,10 @@ async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobod
     await rest()
     assert [call.done for call in flood] == [False, False, True, True]
     error = flood[3].error
-    assert (type(error), error.reason, error.begun) == (Overloaded, "share", False)
+    assert (type(error), error.reason, error.started) == (Overloaded, "preempted", False)
     assert error.retry_after_ms >= 50
     assert isinstance(refused(rig, Overloaded, tenant="quiet"), Overloaded), "it has its share"
-    assert rig.engine.counters.displaced == 2
+    assert rig.engine.counters.preempted == 2
     assert rig.engine.queued == 4
     for _ in range(4):
         await answer_all(rig)
@@ -283,7 +286,7 @@ async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobod
 
 
 async def test_an_item_of_a_client_batch_is_displaced_alone(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=4).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=4).start()
     batch = await rig.call(*[b"%d" % n for n in range(2)], lane=Lane.BULK, urgency=5)
     single = [await rig.call(urgency=5) for _ in range(2)]
     urgent = await rig.call(b"urgent", urgency=1)
@@ -299,41 +302,41 @@ async def test_an_item_of_a_client_batch_is_displaced_alone(make_rig):
 
 
 async def test_when_all_in_hand_is_at_workers_the_newcomer_is_refused(make_rig):
-    rig = await make_rig(spec(workers=2, prefetch=0), max_queued=2).start()
+    rig = await make_rig(spec(workers=2, prefetch=0), max_in_flight=2).start()
     for _ in range(2):
         await rig.call(tenant="flood", urgency=7)
-    assert refused(rig, Overloaded, tenant="quiet", urgency=0).reason == "full"
+    assert refused(rig, Overloaded, tenant="quiet", urgency=0).reason == "queue_full"
     await answer_all(rig)
     await answer_all(rig, 1)
 
 
 async def test_the_bound_of_bytes_is_not_moved(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=2, max_queued_bytes=10).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=2, max_queued_bytes=10).start()
     flood = [await rig.call(b"1234", tenant="flood") for _ in range(2)]
     with pytest.raises(Overloaded) as caught:
         rig.submit(b"123", tenant="quiet", urgency=0)
-    assert caught.value.reason == "bytes"
+    assert caught.value.reason == "memory_budget"
     for _ in range(3):
         await answer_all(rig)
     assert all(call.done for call in flood)
 
 
 async def test_one_who_waits_for_bytes_keeps_out_its_own_rank_and_worse_for_that_reason(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=100, max_queued_bytes=100).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=100, max_queued_bytes=100).start()
     for _ in range(3):
         await rig.call(b"f" * 20, tenant="flood")
     waits = await rig.call(b"w" * 60, wait=True, tenant="flood", urgency=5)
     assert rig.engine.refusal(nbytes=5, tenant="gold", urgency=0) is None
     first = await rig.call(b"12345", tenant="gold", urgency=4)
-    assert refused(rig, Overloaded, urgency=5).reason == "bytes"
-    assert refused(rig, Overloaded, urgency=7).reason == "bytes"
+    assert refused(rig, Overloaded, urgency=5).reason == "memory_budget"
+    assert refused(rig, Overloaded, urgency=7).reason == "memory_budget"
     for _ in range(6):
         await answer_all(rig)
     assert (first.ends, waits.ends) == ([b"12345"], [b"w" * 60])
 
 
 async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=2).start()
     await rig.call(tenant="flood")
     again = []
 
@@ -345,20 +348,20 @@ async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place
 
     rig.engine.submit((b"2",), 1, 1, math.inf, told, tenant="flood")
     quiet = await rig.call(b"q", tenant="quiet")
-    assert again == ["full"]
+    assert again == ["queue_full"]
     for _ in range(3):
         await answer_all(rig)
     assert quiet.ends == [b"q"]
 
 
 async def test_a_newcomer_displaces_in_the_turn_of_the_loop_in_which_items_end_too(make_rig):
-    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=2)), max_queued=4).start()
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=2)), max_in_flight=4).start()
     flood = [await rig.call(b"f", tenant="flood", wait=True) for _ in range(10)]
     rig.workers[0].answer()  # those who wait are fed at the end of this turn
     assert rig.engine.refusal(tenant="quiet") is None
     quiet, urgent = rig.submit(b"q", tenant="quiet"), rig.submit(b"u", tenant="urgent", urgency=0)
     assert rig.engine.queued == 4
-    assert rig.engine.counters.displaced == 2
+    assert rig.engine.counters.preempted == 2
     for _ in range(6):
         await rest()
         await answer_all(rig)
@@ -380,7 +383,7 @@ async def test_who_waits_of_a_tenant_goes_before_its_newcomer_in_the_turn_in_whi
 
 
 async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_rig):
-    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), max_queued=4).start()
+    rig = await make_rig(spec(prefetch=0, batch=Batch(max_size=4)), max_in_flight=4).start()
     calls = [rig.submit(wait=True) for _ in range(5)]
     await rest()
     rig.workers[0].answer()
@@ -394,7 +397,7 @@ async def test_where_those_who_wait_leave_room_a_newcomer_has_it_at_once(make_ri
 
 
 async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, caplog):
-    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=2).start()
     await rig.call(urgency=5)
     told = []
 
@@ -406,7 +409,7 @@ async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, c
     rig.engine.submit((b"3",), 1, 1, math.inf, told.append, urgency=4)
     assert told == []
     await rest()
-    assert [outcomes[0].error.reason for outcomes in told] == ["share"]
+    assert [outcomes[0].error.reason for outcomes in told] == ["preempted"]
     assert "error in a caller's callback" in caplog.text
     for _ in range(3):
         await answer_all(rig)
@@ -415,7 +418,7 @@ async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, c
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
     rig = await make_rig(spec(prefetch=0, max_queued=2)).start()
     flood = [await rig.call(urgency=5) for _ in range(3)]
-    assert refused(rig, Overloaded, urgency=5).reason == "full"
+    assert refused(rig, Overloaded, urgency=5).reason == "queue_full"
     await rig.call(urgency=4)
     assert flood[2].done
     for _ in range(4):
@@ -426,7 +429,7 @@ async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig
 
 
 async def test_what_is_counted_of_each_tenant(make_rig):
-    rig = await make_rig(spec(prefetch=0), max_queued=2).start()
+    rig = await make_rig(spec(prefetch=0), max_in_flight=2).start()
     assert rig.engine.tenant_rows() == []
     await rig.call(tenant="a")
     await rig.call(tenant="b")

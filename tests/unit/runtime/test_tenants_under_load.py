@@ -62,7 +62,7 @@ class Load:
         def done(outcomes):
             if isinstance(outcomes[0], Result):
                 self.served[name] += 1
-            elif getattr(outcomes[0].error, "reason", "") == "share":
+            elif getattr(outcomes[0].error, "reason", "") == "preempted":
                 self.displaced[name] += 1
 
         return done
@@ -91,7 +91,7 @@ async def finish(rig):
 
 @pytest.mark.timeout(240)  # at night each takes 4 s of CPU, and three times as many where branches are counted
 async def test_a_flood_neither_refuses_nor_delays_those_who_stay_below_half_their_share(make_rig):
-    rig = await make_rig(stage(math.sqrt, batch=Batch(max_size=SIZE)), max_queued=100).start()
+    rig = await make_rig(stage(math.sqrt, batch=Batch(max_size=SIZE)), max_in_flight=100).start()
     quiet = [f"quiet{n}" for n in range(4)]
     load = Load(rig, {"flood": 3 * CAPACITY, **dict.fromkeys(quiet, 0.45 * CAPACITY / 5)}, seed=3)
     await load.play(SECONDS)

@@ -138,7 +138,7 @@ async def test_a_batch_behind_the_others_is_taken_back_and_not_cancelled(make_ri
 
 
 async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it(make_rig, caplog):
-    rig = await make_rig(waiting(abandon_after=20.0)).start()
+    rig = await make_rig(waiting(orphan_timeout=20.0)).start()
     calls = await submit(rig, 2)
     await rig.clock.advance(5.0)
     rig.engine.cancel(calls[0].request)
@@ -148,7 +148,7 @@ async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it
     assert rig.workers[0].orders == []
     await rig.clock.advance(0.1)
     assert rig.workers[0].orders == ["kill"]
-    assert rig.engine.stages[0].counters.abandoned == 1
+    assert rig.engine.stages[0].counters.orphan_kills == 1
     await restarted(rig, 0)
     assert batches(rig) == [[b"1"]], "its mate is no suspect, and runs again"
     assert rig.engine.stages[0].counters.retried == 0
@@ -156,7 +156,7 @@ async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it
 
 
 async def test_the_log_tells_once_of_many_that_go_on_after_their_cancel(make_rig, caplog):
-    rig = await make_rig(waiting(64, abandon_after=30.0), obedient=False).start()
+    rig = await make_rig(waiting(64, orphan_timeout=30.0), obedient=False).start()
     calls = await submit(rig, 64)
     for call in calls:
         rig.engine.cancel(call.request)
@@ -314,7 +314,7 @@ async def test_suspects_of_jobs_without_room_behind_the_stage_hold_up_nobody_in_
 
 
 async def test_failures_in_a_row_neither_examine_nor_restart_a_worker(make_rig):
-    spec = replace(waiting(recycle_after=0.0), examples=(4.0,))
+    spec = replace(waiting(unhealthy_after=0.0), examples=(4.0,))
     rig = await make_rig(spec).start()
     for _ in range(12):
         call = await rig.call(b"a")
@@ -323,7 +323,7 @@ async def test_failures_in_a_row_neither_examine_nor_restart_a_worker(make_rig):
         assert isinstance(call.error, StageFailed)
     assert rig.workers[0].orders == []
     assert not rig.workers[0].examined
-    assert rig.engine.stages[0].counters.recycled == 0
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 0
 
 
 async def test_a_worker_that_is_asked_how_it_is_takes_batches_beside_that(make_rig):
@@ -412,7 +412,7 @@ async def test_the_queue_knows_which_places_are_free_in_whatever_order_they_come
 
 
 async def test_no_more_batches_are_with_the_workers_together_than_the_stage_says(make_rig):
-    rig = await make_rig(waiting(3, workers=2, max_batches=4)).start()
+    rig = await make_rig(waiting(3, workers=2, max_in_flight_batches=4)).start()
     await submit(rig, 8)
     assert batches(rig) == [[b"0", b"2"], [b"1", b"3"]]
     assert rig.engine.stages[0].most_at_once == 4
@@ -420,7 +420,7 @@ async def test_no_more_batches_are_with_the_workers_together_than_the_stage_says
 
 
 async def test_a_stage_that_answers_anything_has_not_stalled(make_rig):
-    rig = await make_rig(waiting(2), stall_unready=10.0).start()
+    rig = await make_rig(waiting(2), progress_deadline=10.0).start()
     await rig.call(b"never")
     for _ in range(5):
         await rig.call(b"a")

@@ -159,7 +159,7 @@ async def test_a_request_arrives_at_the_time_of_the_clock(fakes):
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_body_at_the_limit_passes_and_one_byte_more_is_413(fakes, announced):
     service = ready(fakes)
-    app = asgi(fakes.app(service, max_body=10))
+    app = asgi(fakes.app(service, max_body_bytes=10))
     length = [(b"content-length", b"10")], [(b"content-length", b"11")]
     fits = Wire(app, headers=length[0] if announced else ())
     fits.body(b"12345", more=True)
@@ -197,7 +197,7 @@ async def test_bodies_that_come_slowly_are_bounded_together(fakes):
     await second.end()
     assert second.sent[0]["status"] == 503
     assert (b"retry-after", b"3") in second.sent[0]["headers"]
-    assert (service.engine.held_bytes, service.engine.counters.refused) == (6, 1)
+    assert (service.engine.held_bytes, service.engine.counters.rejected) == (6, 1)
     first.body(b"7")
     await first.end()
     assert first.sent[0]["status"] == 200
@@ -467,7 +467,7 @@ async def test_what_the_log_has_counted_is_written_when_the_lifespan_ends(fakes,
 
 async def test_lifespan_starts_the_services_and_drains_them(fakes):
     one, two = fakes.Service(name="one", started=False), fakes.Service(name="two", started=False)
-    life = Life(asgi(fakes.app(one, two, drain=7.0)))
+    life = Life(asgi(fakes.app(one, two, drain_timeout=7.0)))
     assert await life.say("lifespan.startup") == {"type": "lifespan.startup.complete"}
     assert one.calls == two.calls == ["start"]
     assert await life.say("lifespan.shutdown") == {"type": "lifespan.shutdown.complete"}

@@ -118,7 +118,7 @@ def test_a_body_that_finds_no_room_is_refused_so_that_it_may_be_read(fakes):
     app = named(fakes, service)
     request = fakes.call(app, origin=PAGE).request
     service.engine.held_bytes = 100
-    service.engine.refused = Overloaded(reason="bytes")
+    service.engine.refused = Overloaded(reason="memory_budget")
     assert dict(app.overfull(request, 1).headers)[ALLOWED] == PAGE.encode()
     page = fakes.call(app, "GET", "/livez", b"", origin=PAGE).request
     assert app.overfull(page, 10) is None
@@ -136,7 +136,7 @@ def test_what_the_carrier_learns_first_may_be_read(fakes):
 def test_the_limits_of_a_tenant_stand_beside(fakes, tmp_path):
     digest = hashlib.sha256(KEY.encode()).hexdigest()
     (tmp_path / "t.toml").write_text(f'[tenants.gold]\nkey_sha256 = ["{digest}"]\nrate = 5.0\n')
-    service = fakes.Service(tenants=str(tmp_path / "t.toml"))
+    service = fakes.Service(tenants_file=str(tmp_path / "t.toml"))
     service.engine.allowances["gold"] = Allowance(quota=5, window=1, left=4, seconds=None)
     service.engine.answer = bytes
     call = fakes.call(named(fakes, service), origin=PAGE, x_api_key=KEY)
@@ -222,7 +222,7 @@ def test_a_preflight_is_counted_among_the_requests_of_no_route(fakes):
 
 @pytest.mark.parametrize("origin", [PAGE, STRANGER, "null"])
 def test_a_star_lets_every_page_read_and_gives_it_leave(fakes, keys, origin):
-    app = fakes.app(cors_origin="*", api_key_file=keys)
+    app = fakes.app(cors_allow_origin="*", api_key_file=keys)
     call = fakes.call(app, origin=origin)
     assert (call.status, call.headers[ALLOWED]) == (401, b"*")
     assert EXPOSED in call.headers
@@ -234,11 +234,11 @@ def test_a_star_lets_every_page_read_and_gives_it_leave(fakes, keys, origin):
 
 
 def test_a_star_says_nothing_where_there_is_no_page(fakes):
-    assert ALLOWED not in fakes.call(fakes.app(cors_origin="*"), "GET", "/livez", b"").headers
+    assert ALLOWED not in fakes.call(fakes.app(cors_allow_origin="*"), "GET", "/livez", b"").headers
 
 
 def test_an_origin_that_is_named_beside_a_star_is_named(fakes):
-    app = fakes.app(cors_origin=["*", PAGE])
+    app = fakes.app(cors_allow_origin=["*", PAGE])
     assert readable(fakes.call(app, "GET", "/livez", b"", origin=PAGE))
     assert fakes.call(app, "GET", "/livez", b"", origin=STRANGER).headers[ALLOWED] == b"*"
 

@@ -153,8 +153,8 @@ def test_the_document_says_nothing_of_the_author_of_an_external_stage(fakes):
 
 
 def test_a_worker_that_attaches_takes_one_file_and_one_of_ours_four(fakes):
-    ours = fakes.Service(doubled, last=doubled, slab_bytes=0)
-    theirs = fakes.Service(external(JSON), last=doubled, max_external_workers=10, slab_bytes=0)
+    ours = fakes.Service(doubled, last=doubled, shm_bytes=0)
+    theirs = fakes.Service(external(JSON), last=doubled, max_remote_workers=10, shm_bytes=0)
     assert files_of_workers([ours]) == 4 + 4
     assert files_of_workers([ours, theirs]) == 4 + 4 + 10 + 4
 
@@ -162,8 +162,8 @@ def test_a_worker_that_attaches_takes_one_file_and_one_of_ours_four(fakes):
 def test_a_slab_takes_three_files(fakes):
     """One is for what arrives, where our own workers read it, and one for the results of each of our stages."""
     ours = fakes.Service(doubled, last=doubled)
-    theirs = fakes.Service(external(JSON), last=doubled, max_external_workers=10)
-    outside = fakes.Service(external(JSON), max_external_workers=10)
+    theirs = fakes.Service(external(JSON), last=doubled, max_remote_workers=10)
+    outside = fakes.Service(external(JSON), max_remote_workers=10)
     assert files_of_workers([ours]) == 4 + 4 + 3 * 3
     assert files_of_workers([theirs]) == 10 + 4 + 3
     assert files_of_workers([outside]) == 10
@@ -176,7 +176,7 @@ def test_a_waiting_stage_takes_none_for_slabs(fakes):
 
 def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):
     path = str(tmp_path / "s")
-    service = fakes.Service(external(JSON), name="a", external_workers=path)
+    service = fakes.Service(external(JSON), name="a", remote_worker_socket=path)
     with pytest.raises(ConfigError) as refused:
         serve([service], ServerOptions(uds=path))
     words = f"remote_worker_socket of service 'a' and uds have the same path {path!r}: each socket needs its own path"
@@ -184,7 +184,7 @@ def test_two_doors_cannot_listen_on_one_path(fakes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="and uds have the same path"):
         serve([service], ServerOptions(uds="s"))
-    other = fakes.Service(external(JSON), name="b", external_workers=path)
+    other = fakes.Service(external(JSON), name="b", remote_worker_socket=path)
     with pytest.raises(
         ConfigError, match=r"^remote_worker_socket of service 'b' and remote_worker_socket of service 'a' have the same"
     ):

@@ -63,18 +63,18 @@ def begun(error):
 
 @pytest.mark.parametrize("status", [503, 429, 400])
 def test_a_full_service_says_why_and_when_whatever_its_status(status):
-    error = Overloaded(retry_after=3, retry_after_ms=2345, reason="bytes")
+    error = Overloaded(retry_after=3, retry_after_ms=2345, reason="memory_budget")
     found, headers, problem = answer(error, overload_status=status)
     assert (found, headers[b"retry-after"], headers[b"retry-after-ms"]) == (status, b"3", b"2345")
     assert headers[b"x-should-retry"] == b"true"
     told = {name: problem[name] for name in ("status", "reason", "retry_after", "retry_after_ms")}
-    assert told == {"status": status, "reason": "bytes", "retry_after": 3, "retry_after_ms": 2345}
+    assert told == {"status": status, "reason": "memory_budget", "retry_after": 3, "retry_after_ms": 2345}
     assert "id" not in problem
 
 
 @pytest.mark.parametrize("status", [503, 408, 500])
 def test_an_item_that_waited_for_too_long_may_be_sent_again_whatever_its_status(status):
-    found, headers, problem = answer(DeadlineExceeded(), expired_status=status, late_status=500)
+    found, headers, problem = answer(DeadlineExceeded(), queue_timeout_status=status, run_timeout_status=500)
     assert (found, headers[b"retry-after"], headers[b"retry-after-ms"]) == (status, b"1", b"1000")
     assert headers[b"x-should-retry"] == b"true"
     assert (problem["retry_after"], problem["retry_after_ms"]) == (1, 1000)
@@ -83,7 +83,7 @@ def test_an_item_that_waited_for_too_long_may_be_sent_again_whatever_its_status(
 
 @pytest.mark.parametrize("status", [504, 408, 500])
 def test_an_item_that_ran_for_too_long_is_not_to_be_sent_again_whatever_its_status(status):
-    found, headers, problem = answer(DeadlineExceeded(ran=True), expired_status=500, late_status=status)
+    found, headers, problem = answer(DeadlineExceeded(ran=True), queue_timeout_status=500, run_timeout_status=status)
     assert (found, headers) == (status, {b"x-should-retry": b"false"})
     assert not {"retry_after", "retry_after_ms", "id"} & set(problem)
 

@@ -52,7 +52,9 @@ def tenant_of(fakes, app, **headers):
 
 
 def test_who_sends_a_listed_key_is_that_tenant_and_who_sends_none_is_401(fakes, tenants):
-    app = fakes.app(fakes.Service(tenants=tenants(keyed("gold", GOLD), keyed("iron", IRON))), tenant_header="X-Tenant")
+    app = fakes.app(
+        fakes.Service(tenants_file=tenants(keyed("gold", GOLD), keyed("iron", IRON))), tenant_header="X-Tenant"
+    )
     assert tenant_of(fakes, app, x_api_key=GOLD) == "gold"
     assert tenant_of(fakes, app, authorization=f"Bearer {IRON}") == "iron"
     assert tenant_of(fakes, app, authorization=f"Bearer {IRON}", x_tenant="gold") == "iron"
@@ -64,7 +66,7 @@ def test_who_sends_a_listed_key_is_that_tenant_and_who_sends_none_is_401(fakes, 
 
 
 def test_where_only_probes_are_answered_nobody_needs_a_key(fakes, tenants):
-    service = fakes.Service(tenants=tenants(keyed("gold", GOLD)))
+    service = fakes.Service(tenants_file=tenants(keyed("gold", GOLD)))
     app = App([service], ServerOptions(), fakes.StillClock(1.0), only_probes=True)
     for path in ("/health", "/metrics", "/livez"):
         assert fakes.call(app, "GET", path).status == 200
@@ -72,7 +74,7 @@ def test_where_only_probes_are_answered_nobody_needs_a_key(fakes, tenants):
 
 def test_a_key_of_nobody_lets_the_header_say_who_it_is(fakes, tenants, key_file):
     app = fakes.app(
-        fakes.Service(tenants=tenants(keyed("gold", GOLD))), tenant_header="X-Tenant", api_key_file=key_file
+        fakes.Service(tenants_file=tenants(keyed("gold", GOLD))), tenant_header="X-Tenant", api_key_file=key_file
     )
     assert tenant_of(fakes, app, x_api_key=PLAIN) == ""
     assert tenant_of(fakes, app, x_api_key=PLAIN, x_tenant="iron") == "iron"
@@ -81,7 +83,7 @@ def test_a_key_of_nobody_lets_the_header_say_who_it_is(fakes, tenants, key_file)
 
 
 def test_new_keys_of_the_key_file_leave_those_of_tenants(fakes, tenants, key_file):
-    app = fakes.app(fakes.Service(tenants=tenants(keyed("gold", GOLD))), api_key_file=key_file)
+    app = fakes.app(fakes.Service(tenants_file=tenants(keyed("gold", GOLD))), api_key_file=key_file)
     Path(key_file).write_text("another-key")
     (renewal,) = app.renewals()
     renewal.read()()
@@ -104,8 +106,8 @@ def test_without_keys_the_header_names_the_tenant_and_nobody_needs_a_file(fakes)
 
 
 def test_each_service_has_the_tenants_of_its_own_file(fakes, tenants):
-    one = fakes.Service(name="one", tenants=tenants(keyed("gold", GOLD), name="one.toml"))
-    two = fakes.Service(name="two", tenants=tenants(keyed("iron", IRON), name="two.toml"))
+    one = fakes.Service(name="one", tenants_file=tenants(keyed("gold", GOLD), name="one.toml"))
+    two = fakes.Service(name="two", tenants_file=tenants(keyed("iron", IRON), name="two.toml"))
     open_one = fakes.Service(name="three")
     app = fakes.app(one, two, open_one)
     assert tenant_of(fakes, app, path="/one/predict", x_api_key=GOLD) == "gold"
@@ -116,7 +118,7 @@ def test_each_service_has_the_tenants_of_its_own_file(fakes, tenants):
 
 
 def test_a_service_is_told_what_its_app_has_read(fakes, tenants):
-    with_file, without = fakes.Service(tenants=tenants("[tenants.gold]\nrate = 5")), fakes.Service(name="other")
+    with_file, without = fakes.Service(tenants_file=tenants("[tenants.gold]\nrate = 5")), fakes.Service(name="other")
     fakes.app(with_file, without)
     assert with_file.tenant_rules.of("gold").rate == 5
     assert without.tenant_rules is NO_RULES
@@ -126,7 +128,7 @@ def test_a_service_is_told_what_its_app_has_read(fakes, tenants):
 def test_an_app_with_a_wrong_file_is_not_made(fakes, tenants, text):
     path = tenants(text)
     with pytest.raises(ConfigError, match=re.escape(path)):
-        fakes.app(fakes.Service(tenants=path))
+        fakes.app(fakes.Service(tenants_file=path))
 
 
 @each("name", ["Host", "Priority", "content-length", "Cookie", "X-Forwarded-For", "Origin", *REQUEST_HEADERS])
@@ -159,7 +161,7 @@ def structured_list(value):
 @pytest.fixture
 def rated(fakes, tenants):
     """A service whose tenant `gold` has a rate, and its app."""
-    service = fakes.Service(tenants=tenants("[tenants.gold]\nrate = 50\nburst = 100\nurgency = 2"))
+    service = fakes.Service(tenants_file=tenants("[tenants.gold]\nrate = 50\nburst = 100\nurgency = 2"))
     service.engine.allowances["gold"] = Allowance(100, 2, 7, 1)
     return service, fakes.app(service, tenant_header="X-Tenant", access_log=True)
 
@@ -217,18 +219,18 @@ def test_who_is_over_its_quota_is_429_whatever_a_full_service_answers(fakes, rat
 )
 def test_what_can_never_be_taken_is_refused_for_good_and_takes_no_slot(fakes, rated, fields, status):
     service, _ = rated
-    app = fakes.app(service, tenant_header="X-Tenant", max_body=10)
+    app = fakes.app(service, tenant_header="X-Tenant", max_body_bytes=10)
     service.engine.refused = QuotaExceeded(retry_after=2, retry_after_ms=1500)
     headers = {name.replace("_", "-").encode(): value.encode() for name, value in fields.items()}
     request = HttpRequest("POST", b"/predict", b"", {b"x-tenant": b"gold", **headers}, app.clock.now())
     refusal = judge_head(app, request)
     assert refusal.status == status
     assert dict(refusal.headers)[b"x-should-retry"] == (b"true" if status == 429 else b"false")
-    assert len(service.engine.refused_tenants) == service.engine.counters.refused == (status == 429)
+    assert len(service.engine.refused_tenants) == service.engine.counters.rejected == (status == 429)
 
 
 def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenants):
-    service = fakes.Service(max_queued_bytes=100, tenants=tenants("[tenants.gold]\nrate = 50"))
+    service = fakes.Service(max_queued_bytes=100, tenants_file=tenants("[tenants.gold]\nrate = 50"))
     service.engine.allowances["gold"] = Allowance(100, 2, 7, 1)
     app = fakes.app(service, tenant_header="X-Tenant")
     call = fakes.call(app, x_tenant="gold")
@@ -237,7 +239,7 @@ def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenan
     refusal = app.overfull(call.request, 60)
     assert limits_of(dict(refusal.headers)) == SAID
     assert service.engine.refused_tenants == ["gold"]
-    assert service.engine.counters.refused_bytes == 1
+    assert service.engine.counters.rejected_memory_budget == 1
 
 
 def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):
@@ -253,7 +255,7 @@ def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):
 
 def test_the_access_log_has_the_tenant_and_the_urgency_it_was_served_with_and_no_key(fakes, tenants, caplog):
     caplog.set_level("INFO", "penstock.access")
-    service = fakes.Service(tenants=tenants(keyed("gold", GOLD) + "\nurgency = 2"))
+    service = fakes.Service(tenants_file=tenants(keyed("gold", GOLD) + "\nurgency = 2"))
     app = fakes.app(service, access_log=True)
     for priority, urgency in (("u=0", 2), ("u=5", 5)):
         call = fakes.call(app, x_api_key=GOLD, priority=priority)
@@ -274,6 +276,6 @@ def test_metrics_show_tenants_by_name(fakes):
     service.engine.tenants = [("gold", TenantNumbers(3, 1, 0.5)), ("other", TenantNumbers(2, 0, 0.0))]
     page = fakes.call(fakes.app(service), "GET", "/metrics").response.body.decode()
     assert 'penstock_tenant_items_accepted_total{service="echo",tenant="gold"} 3.0' in page
-    assert 'penstock_tenant_items_refused_total{service="echo",tenant="gold"} 1.0' in page
-    assert 'penstock_tenant_waited_seconds_total{service="echo",tenant="gold"} 0.5' in page
+    assert 'penstock_tenant_items_rejected_total{service="echo",tenant="gold"} 1.0' in page
+    assert 'penstock_tenant_queue_seconds_total{service="echo",tenant="gold"} 0.5' in page
     assert 'penstock_tenant_items_accepted_total{service="echo",tenant="other"} 2.0' in page

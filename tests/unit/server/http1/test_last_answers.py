@@ -89,7 +89,7 @@ def test_a_refused_body_is_the_end_unless_more_has_come(rig, behind):
 
 @pytest.mark.parametrize(("drawn", "age"), [(0.0, 90.0), (0.5, 100.0), (1.0, 110.0)])
 def test_a_connection_ends_with_its_first_answer_after_its_age_which_is_spread(rig_with, drawn, age):
-    rig = rig_with(connection_age=100.0)
+    rig = rig_with(max_connection_age=100.0)
     rig.drawn = drawn
     client = rig.connect(handshake=5.0)
     made = rig.now

@@ -24,27 +24,27 @@ def both_ways(rig, wire: bytes) -> list[int]:
 
 @pytest.mark.parametrize("limit", [0, 1, 100])
 def test_the_body_limit_is_read_from_the_length(rig_with, limit):
-    rig = rig_with(max_body=limit)
+    rig = rig_with(max_body_bytes=limit)
     assert both_ways(rig, sized(limit)) == [200]
     assert both_ways(rig, sized(limit + 1)) == [413]
     assert rig.app.most_held <= limit
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(rig_with):
-    client = rig_with(max_body=100_000).connect()
+    client = rig_with(max_body_bytes=100_000).connect()
     client.send(LINE + b"Expect: 100-continue\r\nContent-Length: 100001\r\n\r\n")
     assert client.statuses() == [413]
     assert b"100 Continue" not in client.transport.sent
 
 
 def test_the_body_limit_holds_while_a_chunked_body_grows(rig_with):
-    rig = rig_with(max_body=10)
+    rig = rig_with(max_body_bytes=10)
     assert both_ways(rig, CHUNKED + b"5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n") == [200]
     assert both_ways(rig, CHUNKED + b"5\r\n01234\r\n6\r\n56789x\r\n0\r\n\r\n") == [413]
 
 
 def test_a_chunk_that_is_too_much_is_refused_when_it_is_announced(rig_with):
-    rig = rig_with(max_body=10)
+    rig = rig_with(max_body_bytes=10)
     client = rig.connect()
     client.send(CHUNKED + b"5\r\n01234\r\n6\r\n")
     assert client.statuses() == [413]
@@ -54,7 +54,7 @@ def test_a_chunk_that_is_too_much_is_refused_when_it_is_announced(rig_with):
 
 @pytest.mark.parametrize("limit", [64, 1000, 64 * 1024])
 def test_header_bytes_are_counted_with_the_request_line_and_the_empty_line(rig_with, limit):
-    rig = rig_with(max_header=limit)
+    rig = rig_with(max_header_bytes=limit)
     start, end = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: ", b"\r\n\r\n"
     fits = start + b"a" * (limit - len(start) - len(end)) + end
     assert both_ways(rig, fits) == [200]
@@ -62,7 +62,7 @@ def test_header_bytes_are_counted_with_the_request_line_and_the_empty_line(rig_w
 
 
 def test_an_endless_header_is_refused_without_its_end(rig_with):
-    rig = rig_with(max_header=1000)
+    rig = rig_with(max_header_bytes=1000)
     start = b"GET / HTTP/1.1\r\nHost: x\r\nX-A: "
     client = rig.connect()
     client.send_bytewise(start + b"a" * (999 - len(start)))
@@ -73,7 +73,7 @@ def test_an_endless_header_is_refused_without_its_end(rig_with):
 
 
 def test_the_limit_is_each_heads_own(rig_with):
-    client = rig_with(max_header=64).connect()
+    client = rig_with(max_header_bytes=64).connect()
     client.send((b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * 30)) * 10)
     assert client.statuses() == [200] * 10
 
@@ -102,14 +102,14 @@ def test_the_connection_field_has_a_limit_and_beyond_it_none_of_it_is_believed(r
 
 @pytest.mark.parametrize("limit", [1, 50, 8 * 1024])
 def test_the_target_has_a_limit(rig_with, limit):
-    rig = rig_with(max_target=limit)
+    rig = rig_with(max_target_bytes=limit)
     request = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
     assert both_ways(rig, request % (b"a" * (limit - 1))) == [200]
     assert both_ways(rig, request % (b"a" * limit)) == [414]
 
 
 def test_a_target_that_fills_the_whole_head_is_a_target_too_long(rig_with):
-    rig = rig_with(max_target=100, max_header=200)
+    rig = rig_with(max_target_bytes=100, max_header_bytes=200)
     assert both_ways(rig, b"GET /" + b"a" * 500) == [414]
     # It is the head that is too long, whatever stands second in a later line.
     assert both_ways(rig, b"GET / HTTP/1.1\r\nX: " + b"a" * 500) == [431]
@@ -117,7 +117,7 @@ def test_a_target_that_fills_the_whole_head_is_a_target_too_long(rig_with):
 
 
 def test_trailers_are_counted(rig_with):
-    rig = rig_with(max_header=100)
+    rig = rig_with(max_header_bytes=100)
     trailer = b"X-A: " + b"a" * 91 + b"\r\n"
     assert both_ways(rig, CHUNKED + b"0\r\n" + trailer + b"\r\n") == [200]
     assert both_ways(rig, CHUNKED + b"0\r\n" + trailer.replace(b"aa", b"aaa", 1) + b"\r\n") == [431]

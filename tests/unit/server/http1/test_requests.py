@@ -121,7 +121,7 @@ def test_who_keeps_a_connection_open(rig, version, field, kept):
 
 
 def test_keep_alive_of_zero_closes_after_each_answer(rig_with):
-    client = rig_with(keep_alive=0.0).connect()
+    client = rig_with(keepalive_timeout=0.0).connect()
     client.send(GET)
     assert client.answers()[0].headers[b"connection"] == b"close"
     assert client.transport.closed
@@ -412,7 +412,7 @@ def test_a_blank_line_takes_no_room_from_the_head(rig_with):
     head %= b"x" * (1024 - len(head) + 2)
     assert len(head) == 1024
     for wire in (b"\r\n" + head, head):
-        client = rig_with(max_header=1024).connect()
+        client = rig_with(max_header_bytes=1024).connect()
         client.send(wire)
         assert client.statuses() == [200]
 

@@ -98,7 +98,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
                     {
                         "index": 0,
                         "state": "idle",
-                        "external": False,
+                        "remote": False,
                         "language": "",
                         "pid": 4711,
                         "gpus": [2],
@@ -117,10 +117,10 @@ def test_health_tells_of_a_worker_that_attached_what_it_is(fakes):
     (worker,) = service.engine.stages[0].workers
     worker.language = "node 20\x1b[2J"
     (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
-    assert (shown["external"], shown["language"], shown["pid"]) == (True, "node 20\\x1b[2J", 4711)
+    assert (shown["remote"], shown["language"], shown["pid"]) == (True, "node 20\\x1b[2J", 4711)
     worker.language = ""  # a worker of the old protocol says nothing of itself
     (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
-    assert (shown["external"], shown["language"]) == (True, "")
+    assert (shown["remote"], shown["language"]) == (True, "")
 
 
 def test_a_stage_that_no_worker_has_attached_to_is_shown_without_any(fakes):
@@ -189,14 +189,14 @@ def test_nobody_may_keep_a_copy_of_an_answer_about_health(fakes):
 def test_a_full_service_is_unready_where_that_is_asked_for(fakes, state, path):
     service = fakes.Service()
     service.engine.state = state
-    call = get(fakes, fakes.app(service, busy_is_unready=True, health_path="/health_check"), path)
+    call = get(fakes, fakes.app(service, unready_when_full=True, health_path="/health_check"), path)
     assert call.status == (200 if state is State.READY else 503)
 
 
 def test_a_probe_takes_no_place_in_the_line_of_those_who_are_refused(fakes):
     service = fakes.Service()
     service.engine.refused = Overloaded(retry_after=50)
-    app = fakes.app(service, busy_is_unready=True)
+    app = fakes.app(service, unready_when_full=True)
     for state in (State.BUSY, State.STALLED):
         service.engine.state = state
         call = get(fakes, app, "/readyz")
@@ -320,7 +320,7 @@ def test_a_process_of_which_a_part_is_stuck_is_not_alive(fakes):
 
 
 def test_livez_ends_once_a_stage_has_given_nothing_back_for_stall_dead(fakes):
-    well, stalled = fakes.Service(name="well"), fakes.Service(name="slow", stall_dead=100.0)
+    well, stalled = fakes.Service(name="well"), fakes.Service(name="slow", liveness_deadline=100.0)
     well.engine.stages[0].progress_age = 1e6
     stalled.engine.stages[0].progress_age = 99.9
     app = fakes.app(well, stalled, fakes.Service(name="new", started=False))

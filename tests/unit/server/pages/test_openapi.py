@@ -179,7 +179,7 @@ def test_where_an_example_has_no_answer_the_document_has_none(fakes, others):
 
 @pytest.mark.parametrize("path", ["/predict", "/batch"])
 def test_every_status_a_call_can_end_with_is_a_response(fakes, path):
-    doc = document(fakes, overload_status=429, expired_status=408)
+    doc = document(fakes, overload_status=429, queue_timeout_status=408)
     responses = doc["paths"][path]["post"]["responses"]
     expected = {"200", "400", "406", "408", "413", "414", "415", "417", "429", "431", "500", "501", "503", "504"}
     assert set(responses) == expected | ({"207"} if path == "/batch" else {"422"})
@@ -220,7 +220,7 @@ def test_where_there_are_tenants_a_quota_may_be_used_up(fakes, tmp_path):
     tenants = tmp_path / "tenants.toml"
     tenants.write_text("[tenants.gold]\nrate = 5.0\n")
     assert "Status429" not in document(fakes)["components"]["responses"]
-    found = document(fakes, fakes.Service(tenants=str(tenants)))["components"]["responses"]
+    found = document(fakes, fakes.Service(tenants_file=str(tenants)))["components"]["responses"]
     assert "tenant" in found["Status429"]["description"]
 
 

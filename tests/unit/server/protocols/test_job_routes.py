@@ -79,7 +79,7 @@ def ask(fakes):
     """Sends a request to an app with a `FakePort`, and gives the call once it was answered."""
 
     async def send(port, method, path, body=b"", cors_origin=(), **headers):
-        call = fakes.call(fakes.app(jobs=port, cors_origin=cors_origin), method, path, body=body, **headers)
+        call = fakes.call(fakes.app(jobs=port, cors_allow_origin=cors_origin), method, path, body=body, **headers)
         if not call.refused:
             await rest()
         return call
@@ -159,7 +159,7 @@ ELSEWHERE = {"sec_fetch_site": "cross-site", "origin": "https://app.example"}
 async def test_a_page_of_another_site_changes_nothing_behind_its_readers_back(ask, method, path):
     port = FakePort()
     for origins in ((), "https://other.example", "*"):
-        call = await ask(port, method, path, cors_origin=origins, **ELSEWHERE)
+        call = await ask(port, method, path, cors_allow_origin=origins, **ELSEWHERE)
         assert (call.status, call.refused, port.calls) == (403, True, [])
     for headers in ({"sec_fetch_site": "same-origin"}, {**ELSEWHERE, "x_api_key": "k"}, {}):
         assert (await ask(port, method, path, **headers)).status == 202
@@ -168,13 +168,13 @@ async def test_a_page_of_another_site_changes_nothing_behind_its_readers_back(as
 @CHANGES
 async def test_a_page_whose_origin_is_named_may_change_jobs(ask, method, path):
     for origins in ("https://app.example", ["*", "https://app.example"]):
-        call = await ask(FakePort(), method, path, cors_origin=origins, **ELSEWHERE)
+        call = await ask(FakePort(), method, path, cors_allow_origin=origins, **ELSEWHERE)
         assert (call.status, call.headers[b"access-control-allow-origin"]) == (202, b"https://app.example")
 
 
 async def test_a_page_of_another_site_may_ask_for_jobs(ask):
     for path in ("/jobs/a", "/jobs/a/result"):
-        call = await ask(FakePort(), "GET", path, cors_origin="*", **ELSEWHERE)
+        call = await ask(FakePort(), "GET", path, cors_allow_origin="*", **ELSEWHERE)
         assert (call.refused, call.headers[b"access-control-allow-origin"]) == (False, b"*")
 
 
