@@ -76,10 +76,10 @@ class BatchQueue:
     `back_share` is the share of BACK, from 0 to 1.  `by_deadline` says that within a lane of one tenant and urgency the
     earliest deadline goes first.
 
-    `workers` is how many may be given batches; set it as they come and go.  At most `max_in_flight_batches` batches are with them
-    at once; None is any number.  `timer_step` is the resolution of the timers, in seconds.  `held_seconds` is the time
-    in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.  `learns` says
-    whether the wait is learned.
+    `workers` is how many may be given batches; set it as they come and go.  At most `max_in_flight_batches` batches are
+    with them at once; None is any number.  `timer_step` is the resolution of the timers, in seconds.  `held_seconds` is
+    the time in which a worker was free and singles were held, `last_hold` the hold last decided on, 0 for none.
+    `learns` says whether the wait is learned.
     """
 
     def __init__(

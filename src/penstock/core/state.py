@@ -16,7 +16,7 @@ class State(StrEnum):
     FAILED = "failed"
     """A stage has no worker: its workers cannot start, or do no good; tried again, and may recover."""
     STALLED = "stalled"
-    """Taking work, but work waits or runs in a stage and nothing has come back from it for `progress_deadline` seconds."""
+    """Taking work, but a stage with work has given nothing back for `progress_deadline` seconds."""
     DRAINING = "draining"
     """About to end: it finishes what was accepted.  Newcomers are accepted only for as long as `drain_delay` says."""
     STOPPED = "stopped"

@@ -1,7 +1,7 @@
 """Points in the code at which a test, or an operator who wants to know, can have the process die, stop or fail.
 
-They are armed by the variable ``PENSTOCK_FAILPOINTS`` when the process starts, and do nothing otherwise: a comma-separated
-list of ``POINT=ACTION`` or ``POINT=ACTION:N``, where N is the visit of the point that counts, 1 without it.  The
+They are armed by the variable ``PENSTOCK_FAILPOINTS`` when the process starts, and do nothing otherwise: a list of
+``POINT=ACTION`` or ``POINT=ACTION:N`` with commas, where N is the visit of the point that counts, 1 without it.  The
 actions are ``kill`` (SIGKILL), ``stop`` (SIGSTOP, until somebody sends SIGCONT) and ``raise`` (an `InjectedFault`).
 """
 

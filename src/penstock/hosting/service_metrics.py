@@ -237,7 +237,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     device = GaugeMetricFamily(
         "penstock_worker_device_memory_bytes",
         "Bytes of device memory that torch's caching allocator has reserved in a worker, as reported "
-        "with its last batches. Only for workers whose stage uses CUDA by torch; memory that CUDA "
+        "with its last batches. Only for workers of stages that use CUDA by torch; memory that CUDA "
         "itself uses is not counted.",
         labels=(*STAGE, "worker"),
     )

@@ -37,7 +37,7 @@ class ExternalPeer(Incarnation, Protocol):
     def serve(self, owner: IncarnationOwner, *, max_body: int, max_items: int) -> None:
         """Report to `owner` from now on, as an incarnation that was started does; first of all that it is there.
 
-        A frame may claim at most `max_body_bytes` bytes and `max_items` items.  Nothing is reported before this has returned.
+        A frame may claim at most `max_body` bytes and `max_items` items.  Nothing is reported before this has returned.
         """
 
 

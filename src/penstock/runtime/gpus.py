@@ -154,8 +154,8 @@ def _sharing(values: Sequence[str]) -> list[str]:
     return [
         f"workers {workers} share {VARIABLE}={','.join(each)}: their batches compete for one device, so each runs "
         "longer, and each worker uses its own device memory. Assign GPUs with gpus=, start fewer workers, or set "
-        "max_in_flight_batches=1 so that one runs while the others are on standby. Sharing helps only if workers overlap work "
-        f"on the CPU; for a stage that uses no GPU set env={{'{VARIABLE}': ''}}"
+        "max_in_flight_batches=1 so that one runs while the others are on standby. Sharing helps only if workers "
+        f"overlap work on the CPU; for a stage that uses no GPU set env={{'{VARIABLE}': ''}}"
         for workers, each in shared.items()
     ]
 

@@ -142,4 +142,5 @@ class Newcomers:
 
     def _why(self, lacking: str) -> str:
         """That there is no room, in words; `lacking` is what there is none of."""
-        return f"service {self._service!r} {'is short of memory (min_free_memory)' if lacking == 'memory_pressure' else 'is full'}"
+        short = lacking == "memory_pressure"
+        return f"service {self._service!r} is {'short of memory (min_free_memory)' if short else 'full'}"

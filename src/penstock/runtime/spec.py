@@ -161,8 +161,8 @@ def stage(
             if only other methods are.
         prefetch: batches a worker holds besides those it runs; 0 never sends ahead.  Raise it for stages that take
             microseconds.  If left out 1, and 0 where a method of the stage is `async`.
-        max_in_flight_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.  None: as
-            many as each worker may hold.
+        max_in_flight_batches: most batches of the stage that are with its workers, running or sent ahead; at least 1.
+            None: as many as each worker may hold.
         max_queued: most items waiting for this stage; None leaves it to the service's bound.
         timeout: seconds a batch may run before its worker is killed and the items treated as after a death;
             None: for ever.

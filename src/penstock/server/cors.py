@@ -1,4 +1,6 @@
-"""Let pages of other origins call the server from a browser, where `cors_allow_origin` names them (CORS, the Fetch standard).
+"""Let pages of other origins call the server from a browser, where `cors_allow_origin` names them.
+
+This is CORS, of the Fetch standard.
 
 A browser lets a page read the answer of another origin only if the answer names the page's origin, or every one.  It
 asks for leave first, by a preflight, for whatever a plain form could not send.

@@ -343,7 +343,7 @@ class FrameDecoder:
     of its own; payloads are views of that buffer, never copies.  With `readonly` nobody can write through those views,
     so that a payload can be decoded a second time.
 
-    `max_body_bytes` and `max_items` are the most that a frame may claim.  `first_claim` is the most bytes that are allocated
+    `max_body` and `max_items` are the most that a frame may claim.  `first_claim` is the most bytes that are allocated
     for a body before they have come.  Only with `slabs` may a frame name pieces of them.
     """
 

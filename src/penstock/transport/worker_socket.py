@@ -33,7 +33,7 @@ so long, and much beside the batches of a stage of microseconds.
 class SocketWorkerEnd:
     """The worker's end, over a blocking socket.  Payloads are read-only, so that a batch can be run again.
 
-    `max_body_bytes` is the most bytes of a frame's body, until `bound` says otherwise.  With `slabs` frames may name pieces
+    `max_body` is the most bytes of a frame's body, until `bound` says otherwise.  With `slabs` frames may name pieces
     of slabs.
     """
 

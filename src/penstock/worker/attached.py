@@ -323,7 +323,7 @@ class AttachedWorker:
         return RunnerInLoop(self._loop, stage, runner, name=launch.stage, batched=launch.batched)
 
     def _answers(self, runner: Runner | RunnerInLoop, frame: Frame, max_body: int) -> list[Any]:
-        """The ANSWERS to a BATCH, of at most `max_body_bytes` bytes.
+        """The ANSWERS to a BATCH, of at most `max_body` bytes.
 
         Raises:
             ProtocolError: the frame names a format that this worker does not speak; pickle is one.

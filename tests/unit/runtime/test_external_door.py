@@ -361,17 +361,20 @@ async def test_a_worker_that_chaos_strikes_is_told_so_and_what_it_ran_runs_once_
     ("data", "why"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "not a worker protocol: the connection starts with b'GET '"),
-        (BIG.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"{}", "speaks version 3 of the protocol, this one version 4"),
-        (hello(version=5), "the worker speaks version 5 of the protocol, this end 4"),
+        (
+            BIG.pack(b"PS", 3, 1, 1, 0, 0, 0.0, 2) + b"{}",
+            "the peer uses version 3 of the protocol, this process version 4",
+        ),
+        (hello(version=5), "the worker uses version 5 of the protocol, the service version 4"),
         (hello(stage="cube"), "service 'service' has no external stage 'cube'; it has 'square'"),
         (hello(stage="x" * 5000), "service 'service' has no external stage 'xxx"),
         (hello(codecs=["msgpack"]), "stage 'square' also needs the formats json"),
-        (hello(pid="me"), "what should be the JSON of a HELLO is none"),
-        (control(Kind.HELLO, b"\xff\xfe"), "what should be the JSON of a HELLO is none"),
-        (control(Kind.HELLO, b"[" * 60000), "what should be the JSON of a HELLO is none"),
+        (hello(pid="me"), "invalid JSON in a HELLO: "),
+        (control(Kind.HELLO, b"\xff\xfe"), "invalid JSON in a HELLO: "),
+        (control(Kind.HELLO, b"[" * 60000), "invalid JSON in a HELLO: "),
         (control(Kind.READY), "the first frame must be a HELLO, got a READY"),
         (BIG.pack(b"PS", 4, 1, 1, 0, 0, 0.0, 1 << 40), "a frame announces 1 items in 1099511627776 bytes"),
-        (BIG.pack(b"PS", 4, 5, 1 << 31, 0, 0, 0.0, 60000), "a frame claims 2147483648 items"),
+        (BIG.pack(b"PS", 4, 5, 1 << 31, 0, 0, 0.0, 60000), "a frame announces 2147483648 items in 60000 bytes"),
         (BIG.pack(b"PS", 4, 99, 1, 0, 0, 0.0, 0), "unknown kind of frame: 99"),
         (hello() + control(Kind.READY) + control(Kind.READY), "a worker must wait for its LAUNCH"),
     ],
@@ -458,16 +461,16 @@ async def test_what_a_worker_has_counted_is_added_up_from_launch_on_and_until_it
         (control(Kind.EXAMINED), "the worker sent an unexpected EXAMINED frame"),
         (control(Kind.LAUNCH), "the worker sent an unexpected LAUNCH frame"),
         (control(Kind.FAILED, b'{"message": "now?"}'), "the worker sent an unexpected FAILED frame"),
-        (control(Kind.COUNTS, b"none"), "what should be the JSON of a COUNTS is none"),
-        (control(Kind.COUNTS, counts("user_hits", "1e999")), "what should be the JSON of a COUNTS is none"),
-        (control(Kind.COUNTS, counts("user_hits", "-1")), "a count must be a number from 0 to 2**53, not -1.0"),
+        (control(Kind.COUNTS, b"none"), "invalid JSON in a COUNTS: "),
+        (control(Kind.COUNTS, counts("user_hits", "1e999")), "invalid JSON in a COUNTS: "),
+        (control(Kind.COUNTS, counts("user_hits", "-1")), "a count must be a number from 0 to 2**53, got -1.0"),
         (control(Kind.COUNTS, counts("hits", "1")), "'hits' is not a valid counter name"),
         (
             b"".join(encode_answers(9, 0.0, 1, [1], [b"9"], [0])),
             "the worker sent results of a batch that it does not have",
         ),
-        (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "what should be the JSON of a FAILURE is none"),
-        (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame claims 5 items"),
+        (b"".join(encode_answers(1, 0.0, 1, [1], [b"not JSON"], [2])), "invalid JSON in a FAILURE: "),
+        (b"".join(encode_answers(1, 0.0, 1, range(5), [b"9"] * 5, [0] * 5)), "a frame announces 5 items in 90 bytes"),
         (BIG.pack(b"PS", 4, 6, 1, 0, 0, 0.0, 1 << 40), "a frame announces 1 items in 1099511627776 bytes"),
         (b"what is this?" * 10, "not a frame"),
     ],
@@ -526,12 +529,12 @@ async def test_refusals_fill_no_log(make, caplog):
         peer = await door.connect()
         await peer.say(b"garbage")
         await peer.refused()
-    assert len([record for record in caplog.records if "refused a worker" in record.getMessage()]) == 1
+    assert len([record for record in caplog.records if "rejected a worker" in record.getMessage()]) == 1
     await door.rig.clock.advance(1.0)
     peer = await door.connect()
     await peer.say(b"garbage")
     await peer.refused()
-    assert "(refused meanwhile: 9 more)" in caplog.text
+    assert "(9 more rejected since the last line)" in caplog.text
 
 
 async def test_those_that_are_refused_again_and_again_take_few_descriptors(make):

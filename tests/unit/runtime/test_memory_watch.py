@@ -53,7 +53,7 @@ async def test_newcomers_are_refused_while_less_is_available_and_the_service_is_
         rig.submit()
     assert caught.value.reason == "memory_pressure"
     (warning,) = caplog.messages
-    assert warning.startswith("service 'service': 999 bytes of memory are available, fewer than min_free_memory=1000: ")
+    assert warning.startswith("service 'service': 999 bytes of memory are available, less than min_free_memory=1000: ")
     memory.available = ENOUGH
     await rig.clock.advance(1.0)
     assert rig.engine.state is State.READY
@@ -89,7 +89,7 @@ async def test_who_waits_for_room_waits_for_memory_and_is_fed_when_it_is_back(ma
 
 
 async def test_what_was_let_in_before_goes_on_and_is_fed_to_its_end(make, memory):
-    rig = await make(max_queued=2).start()
+    rig = await make(max_in_flight=2).start()
     many = await rig.call(b"1", b"2", b"3", b"4", lane=Lane.BULK)
     memory.available = LITTLE
     await rig.clock.advance(1.0)

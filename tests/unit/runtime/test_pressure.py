@@ -156,7 +156,7 @@ BATCHES = (Batch(max_size=8), lambda n: 0.080)
 
 
 async def crowd(batch, run, loyal=lambda: True):
-    world = World(stage(math.sqrt, batch=batch), run=run, max_queued=64, timeout=math.inf)
+    world = World(stage(math.sqrt, batch=batch), run=run, max_in_flight=64, timeout=math.inf)
     await world.start()
     found = Crowd(world, 1000, loyal)
     await world.go()
@@ -219,7 +219,9 @@ class Arrivals:
 async def arrivals(seed, items, admission, **options):
     random = Random(seed)
     spec = stage(math.sqrt, batch=Batch(max_size=8))
-    world = World(spec, run=lambda n: random.uniform(0.020, 0.060), max_queued=100_000, admission=admission, **options)
+    world = World(
+        spec, run=lambda n: random.uniform(0.020, 0.060), max_in_flight=100_000, admission=admission, **options
+    )
     await world.start()
     found = Arrivals(world, seed + 1, items, 1.5 * 8 / 0.040)
     await world.go()
@@ -245,7 +247,7 @@ async def test_a_stage_that_becomes_much_slower_under_load_is_soon_known_to_be(s
     world = World(
         stage(math.sqrt, batch=Batch(max_size=32, max_wait=0)),
         run=lambda n: pace * (0.005 + 0.0001 * n),
-        max_queued=100_000,
+        max_in_flight=100_000,
         admission="deadline",
     )
     await world.start()
@@ -263,6 +265,6 @@ async def test_a_stage_that_becomes_much_slower_under_load_is_soon_known_to_be(s
 
 
 async def test_where_the_earliest_deadline_goes_first_nobody_comes_in_who_makes_others_late():
-    found = await arrivals(7, 6000, "deadline", order="deadline")
+    found = await arrivals(7, 6000, "deadline", queue_order="deadline")
     assert found.late <= 0.05 * found.let_in
     assert found.in_time >= 0.62 * 6000, "what the worker can do is two thirds"

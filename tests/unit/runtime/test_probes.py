@@ -105,7 +105,7 @@ async def test_it_needs_no_token_and_takes_none(make):
 
 @pytest.mark.parametrize("limits", [{}, {"max_queued": 3}], ids=["service", "stage"])
 async def test_a_full_service_refuses_it_and_it_displaces_nobody_and_takes_no_slot(make, limits):
-    rig = await make(max_queued=4, limits=limits)
+    rig = await make(max_in_flight=4, limits=limits)
     await rig.call(b"runs")
     rig.engine.stages[0].queue.runs.add(1.0, 1)
     calls = [rig.submit(b"%d" % n, tenant="gold", urgency=7) for n in range(3)]
@@ -120,7 +120,7 @@ async def test_a_full_service_refuses_it_and_it_displaces_nobody_and_takes_no_sl
 
 
 async def test_it_is_never_displaced_however_small_the_shares_are(make):
-    rig = await make(max_queued=2, tenants="[tenants.iron]\nweight = 9")
+    rig = await make(max_in_flight=2, tenants="[tenants.iron]\nweight = 9")
     await rig.call(b"runs", tenant="gold")
     told = await probe(rig)
     with pytest.raises(Overloaded):
@@ -146,7 +146,7 @@ async def test_it_is_not_refused_by_prediction(make):
 
 
 async def test_one_that_expires_takes_no_slot(make):
-    rig = await make(max_queued=2)
+    rig = await make(max_in_flight=2)
     await rig.call(b"runs")
     rig.engine.stages[0].queue.runs.add(1.0, 1)
     told = await probe(rig)

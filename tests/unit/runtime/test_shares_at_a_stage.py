@@ -82,7 +82,7 @@ async def test_what_is_in_later_stages_is_in_hand_too(make):
 
 
 async def test_at_the_bound_of_the_service_they_are_parts_of_that(make):
-    rig = await make(max_queued=4)
+    rig = await make(max_in_flight=4)
     assert await offer(rig, "flood", 20) == 4
     assert await offer(rig, "few", 20) == 2
     await answer_all(rig)

@@ -189,7 +189,7 @@ def result(serial=1, page=0, nbytes=PAGE, number=7):
     ],
 )  # fmt: skip
 def test_a_handle_that_no_worker_of_ours_makes_is_refused(part, forged):
-    with pytest.raises(ProtocolError, match="the worker named"):
+    with pytest.raises(ProtocolError, match="the worker sent "):
         part.read(forged)
     assert part.used_bytes == 0
     assert part.read(result(1)) is not None, "what was refused took nothing"
@@ -197,10 +197,10 @@ def test_a_handle_that_no_worker_of_ours_makes_is_refused(part, forged):
 
 def test_a_result_is_named_once(part):
     view = part.read(result(1))
-    with pytest.raises(ProtocolError, match="result 1 of slab 7, where result 2 of slab 7 was to come"):
+    with pytest.raises(ProtocolError, match="expected result 2 of slab 7, the worker sent result 1 of slab 7"):
         part.read(result(1))
     del view
-    with pytest.raises(ProtocolError, match="the worker named result 1"):
+    with pytest.raises(ProtocolError, match="the worker sent result 1"):
         part.read(result(1))
     assert part.released() == [1]
     assert part.read(result(2)) is not None
@@ -209,10 +209,10 @@ def test_a_result_is_named_once(part):
 @pytest.mark.parametrize(("page", "nbytes"), [(2, 1), (2, PAGE), (1, PAGE + 1), (3, PAGE), (0, 8 * PAGE)])
 def test_what_the_worker_was_not_told_of_is_not_named_again(part, page, nbytes):
     view = part.read(result(1, page=2, nbytes=2 * PAGE))
-    with pytest.raises(ProtocolError, match="which are not its own, or still in use"):
+    with pytest.raises(ProtocolError, match="which it does not own or which are still in use"):
         part.read(result(2, page=page, nbytes=nbytes))
     del view
-    with pytest.raises(ProtocolError, match="which are not its own, or still in use"):
+    with pytest.raises(ProtocolError, match="which it does not own or which are still in use"):
         part.read(result(2, page=page, nbytes=nbytes))
     assert part.released() == [1]
     assert part.read(result(2, page=page, nbytes=nbytes)) is not None
@@ -424,7 +424,7 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + 4 * SIZE)
     first = open_slabs("first", [OURS], ServiceOptions(shm_bytes=SIZE), clock)
     assert open_slab_bytes() == before + 2 * SIZE
-    taken = f"of which slabs of other services have {before + 2 * SIZE}, the processes included: set less than {SIZE},"
+    taken = f"processes included, of which slabs of other services use {before + 2 * SIZE}: set less than {SIZE},"
     with pytest.raises(ConfigError, match=taken):
         opened([OURS], clock, shm_bytes=SIZE + PAGE)
     opened([OURS], clock, shm_bytes=SIZE)

@@ -654,8 +654,8 @@ async def test_of_more_series_than_there_may_be_the_log_tells_once(make_rig, cap
     lines = [record.getMessage() for record in caplog.records if "series" in record.getMessage()]
     assert lines == [
         (
-            r"stage 'sqrt': it counts more than 1000 series: penstock_user_hits_total{user='1.300\n'} is dropped, and "
-            "so is each further one; give labels few values, and no ids; it is told once"
+            r"stage 'sqrt': more than 1000 counter series: dropping penstock_user_hits_total{user='1.300\n'} and every "
+            "further one; use labels with few values, and no ids (logged once)"
         )
     ]
 

@@ -162,7 +162,7 @@ async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make
         max_in_flight=100,
         max_queued_bytes=1000,
     )
-    with pytest.raises(Overloaded, match="more than 500 bytes") as caught:
+    with pytest.raises(Overloaded, match="would exceed 500 bytes") as caught:
         rig.submit(*[b"x" * 100] * 10, tenant="slow", lane=Lane.BULK)
     assert caught.value.reason == "memory_budget"
     batch = await rig.call(*[b"x" * 100] * 5, tenant="slow", lane=Lane.BULK, within=60.0)

@@ -114,7 +114,7 @@ def test_declared_examples_must_be_a_list():
 
 
 async def test_a_worker_decodes_as_declared_and_is_warmed_up_with_the_declared_examples():
-    service = ps.Service(ps.stage(Scaled, setup={"field": "age"}), inline=True, validate=True)
+    service = ps.Service(ps.stage(Scaled, setup={"field": "age"}), inline=True, validate_inputs=True)
     async with service:
         assert await service.predict({"age": 4}) == {"twice": 8.0}
         with pytest.raises(ps.InvalidItem, match="unknown field `years`"):

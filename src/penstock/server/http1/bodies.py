@@ -29,7 +29,7 @@ _MAX_CHUNK_LINE_BYTES = 1024  # extensions may follow the size; they are read an
 class ChunkedBody:
     """Takes a chunked body apart: `feed` until `done`; the bytes gather in `body`.
 
-    The body may grow to `max_body_bytes` bytes, and the trailers, which are dropped, to `max_header_bytes`.
+    The body may grow to `max_body` bytes, and the trailers, which are dropped, to `max_header`.
     """
 
     __slots__ = ("_line", "_max_body", "_max_header", "_missing", "_trailing", "_trailing_bytes", "body", "done")

@@ -7,7 +7,8 @@ Contract
   than HTTP, a `Transfer-Encoding` other than exactly `chunked`, any `Transfer-Encoding` in HTTP/1.0, a missing or
   repeated `Host`, one that is no host and port, and lengths of more than `MAX_LENGTH_DIGITS` digits.  (`bodies.py` does
   the same for chunks, without llhttp.)
-* llhttp only ever sees a head that is complete and within `max_header_bytes`: an endless one would cost it quadratic time.
+* llhttp only ever sees a head that is complete and within `max_header_bytes`: an endless one would cost it quadratic
+  time.
 * The verdict does not depend on how the bytes were divided into pieces.
 * A head seen before is not parsed again: a client that keeps its connection repeats its head to the byte.
 """

@@ -123,8 +123,8 @@ class JobCalls:
     def _is_from_elsewhere(self, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a browser sends this for a page of another site, which its user need not know of.
 
-        It asks for no leave before it sends a POST without a body, and gets it for the rest where `cors_allow_origin` is
-        ``*``.  A page that names a key was given one, and one whose origin is named is known.
+        It asks for no leave before it sends a POST without a body, and gets it for the rest where `cors_allow_origin`
+        is ``*``.  A page that names a key was given one, and one whose origin is named is known.
         """
         if headers.get(b"sec-fetch-site") != b"cross-site" or has_key(headers):
             return False

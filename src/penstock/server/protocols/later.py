@@ -33,7 +33,7 @@ class LaterRoute(Route):
         problems: Problems,
         *,
         judge: Judge | None = None,
-        max_body: int = PAGE_BODY_BYTES,
+        max_body_bytes: int = PAGE_BODY_BYTES,
         too_large: Callable[[HttpRequest], Response] | None = None,
     ) -> None:
         super().__init__(method, "", path)
@@ -41,7 +41,7 @@ class LaterRoute(Route):
         self._answer = answer
         self._problems = problems
         self._judge = judge
-        self._max_body = max_body
+        self._max_body = max_body_bytes
         self._too_large = too_large
 
     def admit(self, request: HttpRequest) -> Response | None:

@@ -120,7 +120,7 @@ def test_items_are_counted_by_their_ending(fakes):
     assert value(found, "penstock_items_accepted_total", service="echo") == counters.accepted
     for reason in (*REFUSAL_REASONS, "not_ready"):
         refused = value(found, "penstock_items_rejected_total", service="echo", reason=reason)
-        assert refused == getattr(counters, f"refused_{reason}")
+        assert refused == getattr(counters, f"rejected_{reason}")
     for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "worker_lost", "aborted", "preempted"):
         assert value(found, "penstock_items_ended_total", ending=ending) == getattr(counters, ending)
 

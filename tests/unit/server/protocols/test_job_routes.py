@@ -78,8 +78,8 @@ def shown(*, ended=False):
 def ask(fakes):
     """Sends a request to an app with a `FakePort`, and gives the call once it was answered."""
 
-    async def send(port, method, path, body=b"", cors_origin=(), **headers):
-        call = fakes.call(fakes.app(jobs=port, cors_allow_origin=cors_origin), method, path, body=body, **headers)
+    async def send(port, method, path, body=b"", cors_allow_origin=(), **headers):
+        call = fakes.call(fakes.app(jobs=port, cors_allow_origin=cors_allow_origin), method, path, body=body, **headers)
         if not call.refused:
             await rest()
         return call
