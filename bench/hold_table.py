@@ -23,7 +23,7 @@ from hold_results import (
 from report import show
 
 WORST = 10
-REASONS = ("idle", "company", "patience", "full")
+REASONS = ("idle", "adaptive", "adaptive_timeout", "full")
 """Why `auto` cuts batches here.  Other policies have others, which are shown behind these."""
 
 

@@ -57,7 +57,7 @@ def test_the_queue_is_told_the_tick_too() -> None:
 
     def held(tick: float) -> int:
         cuts = play(short, queue_maker("auto", tick), draw_for(short), tick=tick).cuts
-        return cuts.get("company", 0) + cuts.get("patience", 0)
+        return cuts.get("adaptive", 0) + cuts.get("adaptive_timeout", 0)
 
     assert held(1e-3) == 0
     assert held(0.1e-3) > 0

@@ -57,7 +57,7 @@ SIGNATURES = {
     "InvalidItem": "(reason='', *, path='')",
     "LeaseLost": "(message='')",
     "NotReady": "(message='', *, state='', retry_after=1)",
-    "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='full')",
+    "Overloaded": "(message='', *, retry_after=1, retry_after_ms=None, reason='queue_full')",
     "QuotaExceeded": "(message='', *, retry_after=1, retry_after_ms=None)",
     "Service": "(*stages, name='service', cpus=None, inline=False, version='', path=None, options=None, **fields)",
     "Service.blocking": "()",

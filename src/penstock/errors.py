@@ -57,14 +57,14 @@ class ProtocolError(PenstockError):
     """The peer of a channel sent something that is not a frame."""
 
 
-REFUSAL_REASONS = ("full", "bytes", "late", "share", "quota", "memory")
+REFUSAL_REASONS = ("queue_full", "memory_budget", "deadline", "preempted", "quota", "memory_pressure")
 """Why a request is refused that another time would be taken: `Overloaded.reason`."""
 
 
 class RequestError(PenstockError):
     """A request ended without a result.
 
-    `begun` says whether a worker was at work on the item before it ended, in whatever stage.  Who sends such an item
+    `started` says whether a worker was at work on the item before it ended, in whatever stage.  Who sends such an item
     again has its work done twice, so it is not `retryable`, whatever its class says.
     """
 
@@ -113,7 +113,7 @@ class Overloaded(RequestError):
     retryable = True
 
     def __init__(
-        self, message: str = "", *, retry_after: int = 1, retry_after_ms: int | None = None, reason: str = "full"
+        self, message: str = "", *, retry_after: int = 1, retry_after_ms: int | None = None, reason: str = "queue_full"
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after

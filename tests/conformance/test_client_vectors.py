@@ -76,7 +76,7 @@ class FullServer:
         if len(self.sent) % 2:
             return NoReply(sent=True, detail="reset")
         headers = {"content-type": "application/problem+json", "x-should-retry": "true", "retry-after-ms": "250"}
-        return Reply(503, headers, b'{"type": "urn:penstock:problem:overloaded", "reason": "full"}')
+        return Reply(503, headers, b'{"type": "urn:penstock:problem:overloaded", "reason": "queue_full"}')
 
     async def close(self):
         self.sent.append("closed")

@@ -31,9 +31,9 @@ FAULTS = [
     ("impatient", "late-launch", "expected the worker to wait for a LAUNCH that comes late; it closed the connection"),
     ("strict-fields", "unknown-fields", "(?s)to say READY after LAUNCH; it closed.*an unknown field"),
     ("failed-is-well", "turned-away", "with another status than 0; it ended with status 0"),
-    ("deaf-to-failed", "turned-away", "expected the worker to end after FAILED; it goes on"),
+    ("deaf-to-failed", "turned-away", "expected the worker to end after FAILED; it keeps running"),
     ("failed-is-well", "cut-off", "with another status than 0; it ended with status 0"),
-    ("deaf-to-failed", "cut-off", "expected the worker to end after FAILED; it goes on"),
+    ("deaf-to-failed", "cut-off", "expected the worker to end after FAILED; it keeps running"),
     ("wrong-frame", "batch-of-one", "expected ANSWERS to the batch 1; they are to 0"),
     ("nan-seconds", "batch-of-one", "expected the seconds that the batch took in the header; got nan"),
     ("unknown-status", "batch-of-one", r"expected status 0 \(OK\), got 9 \(which is none\)"),
@@ -44,25 +44,25 @@ FAULTS = [
     ("invalid-is-failed", "no-bytes", r"expected status 1 \(INVALID\), got 2 \(FAILED\)"),
     ("fails-whole-batch", "no-bytes", r"item 0 of 3, b'2': expected status 0 \(OK\), got 1 \(INVALID\)"),
     ("fails-whole-batch", "invalid-in-place", r"item 0 of 5, b'2': expected status 0 \(OK\), got 1 \(INVALID\)"),
-    ("no-message", "invalid-in-place", "item 1 of 5 failed: expected a message that says why, got none"),
+    ("no-message", "invalid-in-place", "item 1 of 5 failed: expected a message with the reason, got an empty one"),
     (
         "failure-is-text",
         "invalid-in-place",
         "item 1 of 5 failed: expected to read why; what should be the JSON of a FAILURE is none",
     ),
     ("fails-whole-batch", "failed-in-place", r"item 0 of 3, b'2': expected status 0 \(OK\), got 2 \(FAILED\)"),
-    ("no-message", "failed-in-place", "item 1 of 3 failed: expected a message that says why, got none"),
+    ("no-message", "failed-in-place", "item 1 of 3 failed: expected a message with the reason, got an empty one"),
     ("runs-expired", "expired-unrun", r"item 1 of 4, b'-1': expected status 3 \(EXPIRED\), got 2 \(FAILED\)"),
     ("counts-from-receipt", "expired-unrun", r"item 0 of 2, b'-1': expected status 3 \(EXPIRED\), got 2"),
     ("talks-of-expired", "expired-unrun", "item 1 of 4 has expired: expected an empty payload, got 4 bytes"),
-    ("answers-as-it-reads", "codecs-per-item", "a result was asked for as MSGPACK, and is not"),
+    ("answers-as-it-reads", "codecs-per-item", "expected a result as MSGPACK, got something else"),
     ("forgets-request-ids", "request-ids", r"item 0 of 3, b'2': expected status 0 \(OK\), got 1 \(INVALID\)"),
     ("unaligned", "large-payloads", "what it sent is no frame: a frame is shorter than its payloads"),
     ("ignores-max-body", "max-body", r"expected status 2 \(FAILED\), got 0 \(OK\)"),
     ("wants-whole-frames", "cut-anywhere", "it has not in the time that a check may take"),
     ("one-frame-a-read", "frames-at-once", "to answer the batch 2, of 2 items, by ANSWERS; it has not"),
     ("check-without-id", "health", "expected CHECKED with the id of its CHECK, 77, got 0"),
-    ("not-well", "health", "expected a healthy stage; CHECKED says: not well"),
+    ("not-well", "health", "expected a healthy stage; CHECKED reports: not well"),
     ("never-closes", "end-of-stream", "expected the worker to close the connection at the end of the stream"),
     ("one-frame-a-read", "end-of-stream", "to answer the batch 2, of 1 items, by ANSWERS; it closed the connection"),
     ("deaf", "detach-while-idle", "expected the worker to send DETACH after SIGTERM"),
@@ -73,11 +73,11 @@ FAULTS = [
         "detach-while-idle",
         "to wait for the end of the stream, after DETACH; it closed",
     ),
-    ("detach-and-go-on", "detach-while-idle", "expected the worker to end once it has left; it goes on"),
+    ("detach-and-go-on", "detach-while-idle", "expected the worker to end once it has left; it keeps running"),
     ("detach-with-3", "detach-while-idle", "to end once it has left with status 0; it ended with status 3"),
     ("detach-and-drop", "detach-while-busy", "closed the connection|the connection broke"),
     ("detach-and-forget", "detach-while-busy", "to answer .*; it closed the connection instead"),
-    ("detach-and-go-on", "detach-while-busy", "expected the worker to end once it has left; it goes on"),
+    ("detach-and-go-on", "detach-while-busy", "expected the worker to end once it has left; it keeps running"),
     ("once", "drained", "to connect again after the end of the stream; it ended with status 0"),
     ("needs-the-server", "server-gone-and-back", "it ended with status 1"),
     # Where it takes long to end, that is seen only after the server has come back.
@@ -124,5 +124,5 @@ def test_where_there_is_no_worker_nothing_else_is_checked(fault, words):
 
 
 def test_a_worker_that_does_not_offer_its_health_is_not_asked_for_it():
-    with pytest.raises(CheckSkipped, match="its HELLO does not say health"):
+    with pytest.raises(CheckSkipped, match="its HELLO does not have `health`"):
         check_worker(CHECKS["health"], worker("no-health"), SuiteTerms())

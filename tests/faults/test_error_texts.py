@@ -167,7 +167,7 @@ def test_a_thousand_failures_are_a_few_lines_and_each_is_named_or_counted(server
     ids = {answer.json()["id"] for answer in answers if answer.status == 500}
     assert len(ids) == 1000
     if twice:
-        server.until(lambda: server.metric("penstock_items_in_hand", service="touchy") == 1)
+        server.until(lambda: server.metric("penstock_items_in_flight", service="touchy") == 1)
     server.signal(signal.SIGTERM)
     if twice:
         server.wait_for("SIGTERM: shutting down, waiting")

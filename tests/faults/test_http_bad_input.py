@@ -142,8 +142,8 @@ def besieged(folder, *options):
         server.until(lambda: descriptors(server.pid) <= files + 1, "the descriptors to be given back")
         assert server.health()["state"] == "ready"
         assert server.workers() == workers, "no worker died of it"
-        server.until(lambda: server.metric("penstock_held_bytes") == 0, "the bytes to be given back")
-        assert server.metric("penstock_items_in_hand") == 0
+        server.until(lambda: server.metric("penstock_reserved_bytes") == 0, "the bytes to be given back")
+        assert server.metric("penstock_items_in_flight") == 0
         assert resident(server.pid) < memory + GROWTH
         assert all(resident(pid) < 400 * MIB for pid in workers)
         assert "Traceback" not in server.output

@@ -89,7 +89,7 @@ def test_a_batch_that_runs_on_for_nobody_does_not_take_the_worker_with_it(serve,
     assert ask(server, "beside", 7) == 200
     assert ask(server, "hangs", 4) == 200, "it waited for the worker that came next"
     assert worker(server, "hangs")["pid"] != before["pid"]
-    assert metric(server, "penstock_stage_abandoned_total", "hangs") == 1
+    assert metric(server, "penstock_stage_orphan_kills_total", "hangs") == 1
     for least, line in (
         (1.0, "it has been running an abandoned batch; it keeps running"),
         (2.0, ".*; the worker is killed"),
@@ -106,7 +106,7 @@ def test_five_bad_requests_in_a_row_cost_nobody_a_restart(serve):
             assert ask(server, "zero", 0) == 500
         assert ask(server, "zero", 4) == 200
     assert worker(server, "zero")["pid"] == pid
-    assert metric(server, "penstock_stage_worker_recycled_total", "zero") == 0
+    assert metric(server, "penstock_stage_worker_unhealthy_restarts_total", "zero") == 0
     assert metric(server, "penstock_stage_batches_total", "zero") == 24, "an example is no batch of a client's"
 
 

@@ -211,7 +211,7 @@ def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
     slow.join()
     assert slow.taken < 40_000_000
     server.wait_for("cut 1 clients")
-    assert server.metric("penstock_held_bytes") == 0
+    assert server.metric("penstock_reserved_bytes") == 0
 
 
 @pytest.mark.night

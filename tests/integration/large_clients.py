@@ -197,9 +197,9 @@ def samples(connect: Connect) -> Counter[str]:
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             found[sample.name] += sample.value
-            if sample.name == "penstock_slab_used_bytes":
+            if sample.name == "penstock_shm_used_bytes":
                 found[f"used {sample.labels['memory']}"] += sample.value
-            elif sample.name == "penstock_slab_inline_total":
+            elif sample.name == "penstock_shm_fallbacks_total":
                 found[f"inline {sample.labels['reason']}"] += sample.value
     return found
 
@@ -207,8 +207,8 @@ def samples(connect: Connect) -> Counter[str]:
 def nothing_is_held(connect: Connect) -> bool:
     """Whether no memory has a piece in use, no stage keeps one, and no bytes are held."""
     shown = samples(connect)
-    held = ("penstock_slab_used_bytes", "penstock_slab_kept_bytes", "penstock_held_bytes")
-    return shown["penstock_slab_bytes"] > 0 and not any(shown[name] for name in held)
+    held = ("penstock_shm_used_bytes", "penstock_shm_retained_bytes", "penstock_reserved_bytes")
+    return shown["penstock_shm_bytes"] > 0 and not any(shown[name] for name in held)
 
 
 def with_slabs(pids: Iterable[int]) -> list[int]:

@@ -74,7 +74,7 @@ class Replica:
     @property
     def refused(self) -> float:
         """How many items it had no room for."""
-        return self.server.metric("penstock_items_refused_total", reason="full")
+        return self.server.metric("penstock_items_rejected_total", reason="queue_full")
 
 
 @contextmanager

@@ -137,9 +137,9 @@ def test_large_bodies_under_uvicorn_lie_in_shared_memory_and_leave_nothing_there
         answer = http.post("/predict", content=content, headers={"Content-Type": "application/octet-stream"})
         assert answer.content == hashlib.sha256(body).hexdigest().encode()
     page = http.get("/metrics").text
-    assert 'penstock_slab_used_bytes{memory="arrivals",service="digest"} 0.0' in page
-    assert 'penstock_slab_inline_total{reason="chunked",service="digest"} 5.0' in page
-    assert 'penstock_slab_inline_total{reason="full",service="digest"} 0.0' in page
+    assert 'penstock_shm_used_bytes{memory="arrivals",service="digest"} 0.0' in page
+    assert 'penstock_shm_fallbacks_total{reason="chunked",service="digest"} 5.0' in page
+    assert 'penstock_shm_fallbacks_total{reason="full",service="digest"} 0.0' in page
 
 
 def test_a_client_that_hangs_up_under_uvicorn_is_counted_as_cancelled(under):

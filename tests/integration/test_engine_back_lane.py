@@ -36,7 +36,7 @@ async def test_a_job_that_is_to_be_alone_is_so_in_both_stages():
     async with ps.Service(*specs) as service:
         outcomes = await asyncio.gather(*[job(service, i, alone=i == 10) for i in range(20)])
         assert all(isinstance(outcome, Result) for outcome in outcomes)
-        assert [stage.counters.batches_closed.get("alone") is not None for stage in service.engine.stages] == [
+        assert [stage.counters.batches_closed.get("isolated") is not None for stage in service.engine.stages] == [
             True,
             True,
         ]

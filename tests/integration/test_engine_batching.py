@@ -62,4 +62,4 @@ async def test_a_lone_item_is_held_for_company_for_max_wait_and_no_longer():
         assert await service.predict(0) == 1
         assert 0.15 <= time.monotonic() - before < tight(1.5)
         assert await asyncio.gather(*(service.predict(i) for i in range(3))) == [3, 3, 3]
-        assert service.engine.stages[0].counters.batches_closed == {"waited": 2}
+        assert service.engine.stages[0].counters.batches_closed == {"timeout": 2}

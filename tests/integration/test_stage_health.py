@@ -49,4 +49,4 @@ async def test_a_thread_is_left_alone(tmp_path, monkeypatch, caplog):
         await until(lambda: worker_of(service)["reason"])
         assert worker_of(service)["restarts"] == 0
         assert await service.predict(1) == 1
-    assert "is not well: RuntimeError: the lamp is out; it goes on for now" in caplog.text
+    assert "health check failed: RuntimeError: the lamp is out; the worker keeps running for now" in caplog.text

@@ -139,7 +139,7 @@ async def test_what_swallows_its_cancellation_for_ever_is_abandoned_and_its_mate
         (tmp_path / "open").touch()
         assert await mate == 2
         counters = service.engine.stages[0].counters
-        assert (counters.abandoned, counters.retried) == (1, 0)
+        assert (counters.orphan_kills, counters.retried) == (1, 0)
 
 
 @every_kind

@@ -151,7 +151,7 @@ def test_a_million_large_requests_leave_memory_descriptors_and_pieces_flat(tmp_p
         memory.rest()
         memory.check_descriptors()
         after = memory.now()
-        assert samples(server.wire)["penstock_slab_inline_total"] == 0
+        assert samples(server.wire)["penstock_shm_fallbacks_total"] == 0
         tell(
             capsys,
             f"{REQUESTS} requests in {seconds:.0f} s; MiB of all: {memory.before / MIB:.1f} -> {after / MIB:.1f}",
@@ -204,7 +204,7 @@ def test_ninety_seconds_after_a_burst_of_a_gigabyte_the_memory_is_given_back(tmp
         whole = BURST_BODY * BURST_CLIENTS
         with ThreadPoolExecutor(1) as sender:
             sent = sender.submit(send, server, burst, BURST_CLIENTS)
-            server.until(lambda: samples(server.wire)["penstock_held_bytes"] >= 0.9 * whole, "the burst", 60)
+            server.until(lambda: samples(server.wire)["penstock_reserved_bytes"] >= 0.9 * whole, "the burst", 60)
             shown, full = samples(server.wire), memory.now()
             server.open_gate()
             sent.result()
@@ -214,7 +214,7 @@ def test_ninety_seconds_after_a_burst_of_a_gigabyte_the_memory_is_given_back(tmp
         tell(
             capsys,
             f"MiB of all: {memory.before / MIB:.1f} before, {full / MIB:.1f} in the burst, of which "
-            f"{shown['penstock_slab_used_bytes'] / MIB:.1f} in the slab; {after / MIB:.1f} after {BURST_SECONDS} s",
+            f"{shown['penstock_shm_used_bytes'] / MIB:.1f} in the slab; {after / MIB:.1f} after {BURST_SECONDS} s",
         )
         assert full - memory.before > 0.9 * whole
         assert after - memory.before < BURST_GROWTH

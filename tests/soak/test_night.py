@@ -734,7 +734,7 @@ class Rest:
 
     def __init__(self, server, at_start):
         server.hang_up()
-        for name in ("penstock_items_in_hand", "penstock_held_bytes", "penstock_unread_answer_bytes"):
+        for name in ("penstock_items_in_flight", "penstock_reserved_bytes", "penstock_unsent_response_bytes"):
             server.until(lambda name=name: server.metric(name) == 0, f"{name} to be 0", limit=60)
         server.until(lambda: server.metric("penstock_stage_workers_up") == WORKERS, "all workers to be up", limit=60)
         for service in SERVICES:
@@ -742,7 +742,7 @@ class Rest:
             assert accepted == server.metric("penstock_items_ended_total", service=service)
         self.accepted = server.metric("penstock_items_accepted_total")
         self.restarts = server.metric("penstock_stage_worker_restarts_total")
-        self.abandoned = server.metric("penstock_stage_abandoned_total")
+        self.abandoned = server.metric("penstock_stage_orphan_kills_total")
         self.devices_lost = server.metric("penstock_stage_devices_lost_total")
         self.shortages = server.metric("penstock_stage_out_of_memory_total")
         self.bugs, self.invalid = (

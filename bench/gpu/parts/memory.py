@@ -49,10 +49,12 @@ class Servers:
 
     def worker_is_recycled(self) -> None:
         """Have five batches in a row fail."""
-        before = self.now.metric("penstock_stage_worker_recycled_total")
+        before = self.now.metric("penstock_stage_worker_unhealthy_restarts_total")
         for _ in range(5):
             self.now.ask(0)
-        self._until(lambda: self.now.metric("penstock_stage_worker_recycled_total") > before, "it was not recycled")
+        self._until(
+            lambda: self.now.metric("penstock_stage_worker_unhealthy_restarts_total") > before, "it was not recycled"
+        )
 
     def worker_is_late(self) -> None:
         """Have a batch take longer than it may."""

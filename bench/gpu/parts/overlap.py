@@ -132,7 +132,7 @@ def _measure(part: Part, server: Server, way: Way, wire: list[bytes], seconds: f
 
 
 def _computed(server: Server, stage: str) -> float:
-    return server.metric("penstock_stage_computed_seconds_sum", stage)
+    return server.metric("penstock_stage_run_seconds_sum", stage)
 
 
 def _codecs(part: Part) -> None:

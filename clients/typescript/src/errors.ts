@@ -29,11 +29,11 @@ export class ConfigError extends PenstockError {
 export class RequestError extends PenstockError {
   override name = "RequestError";
   /** Whether a worker was at work on the item before it ended, in whatever stage. */
-  begun = false;
+  started = false;
 
   /** A worker was at work on the item: who sends it again has its work done twice. */
-  noteBegun(): void {
-    this.begun = true;
+  markStarted(): void {
+    this.started = true;
     this.retryable = false;
   }
 }
@@ -107,7 +107,7 @@ export class DeadlineExceeded extends RequestError {
     this.retryAfter = times.retryAfter;
     this.retryAfterMs = times.retryAfterMs;
     if (ran) {
-      this.noteBegun();
+      this.markStarted();
     }
   }
 }
@@ -115,13 +115,13 @@ export class DeadlineExceeded extends RequestError {
 /** A stage raised an exception for this item. */
 export class StageFailed extends RequestError {
   override name = "StageFailed";
-  override begun = true;
+  override started = true;
 }
 
 /** The worker process died, or hung, while it ran this item. */
 export class WorkerLost extends RequestError {
   override name = "WorkerLost";
-  override begun = true;
+  override started = true;
 }
 
 /** The service is starting, draining, stopped or failed, and accepts no requests; `state` says which. */

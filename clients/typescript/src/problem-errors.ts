@@ -101,7 +101,7 @@ function kindOf(problem: Problem): string {
 function errorOf(problem: Problem, status: number): PenstockError {
   const error = make(problem, status);
   if (error instanceof errors.RequestError && error.retryable && itemSeconds(problem) === undefined) {
-    error.noteBegun();
+    error.markStarted();
   }
   return error;
 }
@@ -113,7 +113,7 @@ function make(problem: Problem, status: number): PenstockError {
     case "invalid-item":
       return new errors.InvalidItem(detail, text(problem, "path"));
     case "overloaded":
-      return new errors.Overloaded(detail, times(problem), text(problem, "reason") || "full");
+      return new errors.Overloaded(detail, times(problem), text(problem, "reason") || "queue_full");
     case "quota-exceeded":
       return new errors.QuotaExceeded(detail, times(problem));
     case "deadline-exceeded":

@@ -39,7 +39,7 @@ for (const [kind, told, name, retryable, begun] of kinds) {
   test(`${kind}, told ${JSON.stringify(told)}`, () => {
     const error = itemError({ type: `urn:penstock:problem:${kind}`, detail: "why", ...told }, "r1");
     assert.deepEqual([error.name, error.constructor.name, error.retryable], [name, name, retryable]);
-    assert.equal(error instanceof RequestError ? error.begun : undefined, begun);
+    assert.equal(error instanceof RequestError ? error.started : undefined, begun);
     assert.deepEqual([error.message, error.status, error.requestId], ["why", 500, "r1"]);
   });
 }
@@ -49,7 +49,7 @@ test("what is in a problem is not taken on trust", () => {
   const texts = { reason: 5, detail: [], title: "A title", request_id: 7 };
   const error = itemError({ type, ...texts, retry_after: -1, retry_after_ms: "50", status: "503" }, "r1");
   assert.ok(error instanceof Overloaded);
-  assert.deepEqual([error.retryAfter, error.retryAfterMs, error.reason], [1, 1000, "full"]);
+  assert.deepEqual([error.retryAfter, error.retryAfterMs, error.reason], [1, 1000, "queue_full"]);
   assert.deepEqual([error.message, error.status, error.requestId, error.retryable], ["A title", 500, "r1", false]);
   assert.equal(itemError({ type: 5, status: 418 }, "r1").message, "status 418");
 });

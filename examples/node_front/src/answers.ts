@@ -60,10 +60,10 @@ function statusOf(error: unknown): number {
     return 504;
   }
   if (error instanceof Overloaded) {
-    return error.begun ? 500 : 429;
+    return error.started ? 500 : 429;
   }
   if (error instanceof NotReady) {
-    return error.begun ? 500 : 503;
+    return error.started ? 500 : 503;
   }
   if (error instanceof ConnectionFailed) {
     return error.sent ? 502 : 503;

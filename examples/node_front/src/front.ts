@@ -143,7 +143,7 @@ export class Front {
 }
 
 function full(): PenstockError {
-  return new Overloaded("the front holds as many requests as it may", { retryAfter: 1, retryAfterMs: 1000 }, "full");
+  return new Overloaded("the front holds as many requests as it may", { retryAfter: 1, retryAfterMs: 1000 }, "queue_full");
 }
 
 function tooLate(timeoutMs: number): PenstockError {

@@ -6,10 +6,10 @@ import * as client from "penstock-client";
 import { answerOf, BadRequest } from "../src/answers.js";
 
 const begun = <E extends client.RequestError>(error: E): E => {
-  error.noteBegun();
+  error.markStarted();
   return error;
 };
-const overloaded = (): client.Overloaded => new client.Overloaded("full", { retryAfter: 2, retryAfterMs: 1500 }, "full");
+const overloaded = (): client.Overloaded => new client.Overloaded("full", { retryAfter: 2, retryAfterMs: 1500 }, "queue_full");
 
 const TOLD: readonly (readonly [unknown, number, string | undefined])[] = [
   [new BadRequest("`data` is missing"), 400, undefined],

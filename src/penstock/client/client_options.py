@@ -62,7 +62,7 @@ def read_server_address(url: object) -> ServerAddress:
 class ClientOptions:
     """How a client behaves; the arguments of `Client` and `AsyncClient`."""
 
-    api_key: str | None = option(None, "API key sent with every request; None: no key")
+    api_key: str | None = option(None, "API key sent with every request; without it no key is sent")
     timeout: float = option(30.0, "seconds for a call, including all waits and attempts; inf: no limit", minimum=0)
     max_retries: int = option(4, "maximum retries of a request; 0: no retry", minimum=0)
     max_concurrency: int = option(64, "maximum requests in flight", minimum=1)

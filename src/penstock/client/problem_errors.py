@@ -143,7 +143,7 @@ def _invalid_item(problem: Problem, status: int) -> PenstockError:  # noqa: ARG0
 
 def _overloaded(problem: Problem, status: int) -> PenstockError:  # noqa: ARG001
     told = _wait(problem)
-    return Overloaded(_detail(problem), **told, reason=_text(problem, "reason") or "full")
+    return Overloaded(_detail(problem), **told, reason=_text(problem, "reason") or "queue_full")
 
 
 def _quota_exceeded(problem: Problem, status: int) -> PenstockError:  # noqa: ARG001

@@ -14,7 +14,7 @@ from penstock.errors import REFUSAL_REASONS, Overloaded, RequestError
 
 NOT_READY: Final = "not_ready"
 """The reason of a refusal by a service that takes no work at all."""
-REFUSED: Final = {reason: f"refused_{reason}" for reason in (*REFUSAL_REASONS, NOT_READY)}
+REJECTED: Final = {reason: f"rejected_{reason}" for reason in (*REFUSAL_REASONS, NOT_READY)}
 """The counter of each reason."""
 INLINE_REASONS: Final = ("full", "kept", "chunked", "moved", "waiting")
 """Why a large payload does not lie in shared memory.
@@ -111,14 +111,14 @@ class ServiceCounters:
         "failed",
         "invalid",
         "preempted",
-        "refused_bytes",
-        "refused_full",
-        "refused_late",
-        "refused_memory",
-        "refused_not_ready",
-        "refused_quota",
-        "refused_share",
         "rejected",
+        "rejected_deadline",
+        "rejected_memory_budget",
+        "rejected_memory_pressure",
+        "rejected_not_ready",
+        "rejected_preempted",
+        "rejected_queue_full",
+        "rejected_quota",
         "succeeded",
         "worker_lost",
     )
@@ -138,17 +138,17 @@ class ServiceCounters:
         """Accepted items that made way, unrun, for those of others."""
         self.rejected = 0
         """Items never accepted: the sum of what follows, which `count_refusal` keeps."""
-        self.refused_full = 0
-        self.refused_bytes = 0
-        self.refused_late = 0
-        self.refused_share = 0
-        self.refused_quota = 0
-        self.refused_memory = 0
-        self.refused_not_ready = 0
+        self.rejected_queue_full = 0
+        self.rejected_memory_budget = 0
+        self.rejected_deadline = 0
+        self.rejected_preempted = 0
+        self.rejected_quota = 0
+        self.rejected_memory_pressure = 0
+        self.rejected_not_ready = 0
 
 
 def count_refusal(counters: ServiceCounters, error: RequestError, items: int = 1) -> None:
     """Count `items` that were refused with `error`, by its reason."""
-    name = REFUSED[error.reason if isinstance(error, Overloaded) else NOT_READY]
+    name = REJECTED[error.reason if isinstance(error, Overloaded) else NOT_READY]
     setattr(counters, name, getattr(counters, name) + items)
     counters.rejected += items

@@ -93,7 +93,7 @@ def _describe_worker(worker: WorkerView, spec: StageDescription) -> dict[str, An
     return {
         "index": worker.index,
         "state": worker.state,
-        "external": spec.external is not None,
+        "remote": spec.external is not None,
         "language": printable(worker.language),
         "pid": worker.pid,
         "gpus": list(spec.gpus_of(worker.index)),

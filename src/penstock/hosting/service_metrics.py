@@ -17,7 +17,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from penstock.core.counters import REFUSED, Histogram, StageCounters
+from penstock.core.counters import REJECTED, Histogram, StageCounters
 from penstock.core.series import OWN, USER
 from penstock.core.state import State, WorkerState
 from penstock.hosting.build import is_compiled
@@ -28,7 +28,7 @@ from penstock.hosting.slab_metrics import slab_families
 
 STAGE = ("service", "stage")
 
-ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced")
+ENDINGS = ("succeeded", "failed", "invalid", "expired", "cancelled", "worker_lost", "aborted", "preempted")
 """What may become of an accepted item: counters of a service, and the label of a metric."""
 
 
@@ -102,27 +102,27 @@ def _states(services: Sequence[Servable]) -> Metric:
 def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterator[Metric]:
     accepted = CounterMetricFamily("penstock_items_accepted", "Items accepted.", labels=("service",))
     refused = CounterMetricFamily(
-        "penstock_items_refused",
-        "Items rejected before they were accepted, by reason. full: max_queued is reached. bytes: "
-        "max_queued_bytes is reached. late: predicted to miss its deadline. quota: the tenant has "
-        "used up its quota. memory: free memory is below min_free_memory. not_ready: the service "
-        "accepts no work. A client batch rejected at its head counts as one.",
+        "penstock_items_rejected",
+        "Items rejected before they were accepted, by reason. queue_full: max_in_flight is reached. "
+        "memory_budget: max_queued_bytes is reached. deadline: predicted to miss its deadline. quota: "
+        "the tenant has used up its quota. memory_pressure: free memory is below min_free_memory. "
+        "not_ready: the service accepts no work. A client batch rejected at its head counts as one.",
         labels=("service", "reason"),
     )
     ended = CounterMetricFamily(
         "penstock_items_ended",
         "Accepted items by outcome. failed: a stage raised. invalid: the client's input. expired: "
-        "its deadline passed. cancelled: the client disconnected. lost: its worker was lost twice. "
-        "turned_away: the service stopped or a stage failed first, or it was dropped to free bytes "
-        "of results. displaced: preempted by an item of a tenant below its share, or of a better "
-        "urgency.",
+        "its deadline passed. cancelled: the client disconnected. worker_lost: its worker was lost "
+        "twice. aborted: the service stopped or a stage failed first, or it was dropped to free bytes "
+        "of results. preempted: an item of a tenant below its share, or of a better urgency, took its "
+        "room.",
         labels=("service", "ending"),
     )
     gauges = {
-        "queued": ("penstock_items_in_hand", "Accepted items without an outcome, queued or running."),
+        "queued": ("penstock_items_in_flight", "Accepted items without an outcome, queued or running."),
         "max_queued": (
-            "penstock_items_in_hand_limit",
-            "Limit of items in flight (max_queued): above it new work is rejected.",
+            "penstock_items_in_flight_limit",
+            "Limit of items in flight (max_in_flight): above it new work is rejected.",
         ),
         "backlog": (
             "penstock_backlog_seconds",
@@ -131,16 +131,16 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
                 "Use it to scale."
             ),
         ),
-        "held": ("penstock_held_bytes", "Bytes of queued payloads, partly received bodies and unsent responses."),
+        "held": ("penstock_reserved_bytes", "Bytes of queued payloads, partly received bodies and unsent responses."),
         "answers": (
-            "penstock_unread_answer_bytes",
+            "penstock_unsent_response_bytes",
             (
                 "Bytes of completed responses that wait for their turn or for a slow client. Above the "
                 "limit nothing is run."
             ),
         ),
         "max_held": (
-            "penstock_held_bytes_limit",
+            "penstock_reserved_bytes_limit",
             (
                 "Limit of bytes of completed responses, and again of all others (max_queued_bytes): above "
                 "it new work is rejected."
@@ -151,7 +151,7 @@ def _service_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Itera
     for service, engine in running:
         label = (service.name,)
         accepted.add_metric(label, engine.counters.accepted)
-        for reason, attribute in REFUSED.items():
+        for reason, attribute in REJECTED.items():
             refused.add_metric((service.name, reason), getattr(engine.counters, attribute))
         for ending in ENDINGS:
             ended.add_metric((service.name, ending), getattr(engine.counters, ending))
@@ -182,12 +182,12 @@ def _tenant_families(running: Sequence[tuple[Servable, HostedEngine]]) -> Iterat
         "penstock_tenant_items_accepted", f"Items accepted, by tenant. {rest}", labels=labels
     )
     refused = CounterMetricFamily(
-        "penstock_tenant_items_refused",
+        "penstock_tenant_items_rejected",
         f"Items rejected, by tenant, for any reason. {rest}",
         labels=labels,
     )
     waited = CounterMetricFamily(
-        "penstock_tenant_waited_seconds",
+        "penstock_tenant_queue_seconds",
         "Seconds that the items of a tenant spent in the queues of the stages, in total. Its rate "
         f"divided by the rate of accepted items is the mean queue time. {rest}",
         labels=labels,
@@ -225,7 +225,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
         labels=STAGE,
     )
     hold = GaugeMetricFamily(
-        "penstock_stage_hold_seconds",
+        "penstock_stage_last_batch_delay_seconds",
         "Last delay that a free worker waited to fill a batch (max_wait); 0: no delay.",
         labels=STAGE,
     )
@@ -237,7 +237,7 @@ def _stage_gauges(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]:
     device = GaugeMetricFamily(
         "penstock_worker_device_memory_bytes",
         "Bytes of device memory that torch's caching allocator has reserved in a worker, as reported "
-        "with its last batches. Only for workers whose stage uses CUDA by torch; memory that CUDA "
+        "with its last batches. Only for workers of stages that use CUDA by torch; memory that CUDA "
         "itself uses is not counted.",
         labels=(*STAGE, "worker"),
     )
@@ -264,19 +264,19 @@ _STAGE_COUNTERS = {
         "penstock_stage_worker_restarts",
         (
             "Workers that exited and were or will be restarted: crashes, failed starts, and workers "
-            "that Penstock killed because they timed out, were recycled or abandoned, or because their "
+            "that Penstock killed because they timed out, were unhealthy or orphaned, or because their "
             "stage is paused. The log has the reason of each."
         ),
     ),
-    "recycled": (
-        "penstock_stage_worker_recycled",
+    "unhealthy_restarts": (
+        "penstock_stage_worker_unhealthy_restarts",
         (
             "Workers restarted because every batch failed, and the stage's example if it has one, or "
             "because the stage's health() raised or took longer than 5 s."
         ),
     ),
-    "abandoned": (
-        "penstock_stage_abandoned",
+    "orphan_kills": (
+        "penstock_stage_orphan_kills",
         "Workers killed because they kept running a batch that no caller waited for. The log has the worker's stacks.",
     ),
     "retried": ("penstock_stage_retried_items", "Items run again because their worker was lost."),
@@ -302,7 +302,7 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
             family.add_metric((service, stage.name), getattr(stage.counters, attribute))
         yield family
     held = CounterMetricFamily(
-        "penstock_stage_held_seconds",
+        "penstock_stage_batch_delay_seconds",
         "Total time that a worker was free while items waited to fill a batch (max_wait), for delays that have ended.",
         labels=STAGE,
     )
@@ -310,12 +310,12 @@ def _stage_counters(stages: Sequence[tuple[str, StageView]]) -> Iterator[Metric]
         held.add_metric((service, stage.name), stage.held_seconds)
     yield held
     cuts = CounterMetricFamily(
-        "penstock_stage_cuts",
+        "penstock_stage_batches_closed",
         "Batches by the reason they were closed: full, idle (a worker was free and no delay was "
-        "set), company (after a delay: all expected items arrived, or more were not worth the wait), "
-        "patience (the longest useful delay), waited (max_wait), gap (max_idle_gap), bulk (a client batch "
-        "is never delayed), back (nor are jobs), alone (an item that must run alone), deadline, "
-        "drain, retry (alone, after a worker was lost).",
+        "set), adaptive (after a delay: all expected items arrived, or more were not worth the wait), "
+        "adaptive_timeout (the longest useful delay), timeout (max_wait), idle_gap (max_idle_gap), bulk "
+        "(a client batch is never delayed), background (nor are jobs), isolated (an item that must run "
+        "alone), deadline, drain, retry (alone, after a worker was lost).",
         labels=(*STAGE, "reason"),
     )
     for service, stage in stages:
@@ -329,14 +329,14 @@ _STAGE_HISTOGRAMS = {
         "penstock_stage_batch_items",
         "Items in a batch. If it is always 1 under load, max_size or the callers, not the model, limit throughput.",
     ),
-    "waited": (
-        "penstock_stage_waited_seconds",
+    "queue_seconds": (
+        "penstock_stage_queue_seconds",
         (
-            "Time an item spent in the queue of this stage. If it is high while computed is low: add "
+            "Time an item spent in the queue of this stage. If it is high while the run time is low: add "
             "workers or larger batches."
         ),
     ),
-    "computed": ("penstock_stage_computed_seconds", "Time a worker spent on a batch."),
+    "run_seconds": ("penstock_stage_run_seconds", "Time a worker spent on a batch."),
 }
 
 

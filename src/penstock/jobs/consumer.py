@@ -300,14 +300,14 @@ class Consumer:
         """What the consumer is doing, as plain data."""
         stats = self.counters.stats
         return {
-            "holder": self.holder,
+            "consumer_id": self.holder,
             "queue": self.queue,
-            "held": len(self.holding),
-            "held_bytes": self.holding.nbytes,
+            "in_flight": len(self.holding),
+            "buffered_bytes": self.holding.nbytes,
             "store_up": self.store_watch.up,
             "store_error": self.store_watch.why,
-            "waiting": stats.queued if stats is not None else None,
-            "oldest_waiting_seconds": stats.oldest_queued_seconds if stats is not None else None,
+            "queued": stats.queued if stats is not None else None,
+            "oldest_queued_seconds": stats.oldest_queued_seconds if stats is not None else None,
         }
 
     # -- claims -------------------------------------------------------------------------------------------------------

@@ -61,9 +61,11 @@ class JobCollector(Collector):
             "answer",
             {answer.value: n for answer, n in consumer.renewing.answers.items()},
         )
-        yield _gauge("penstock_jobs_held", "Jobs that this consumer holds a lease of.", queue, len(consumer.holding))
         yield _gauge(
-            "penstock_jobs_held_bytes",
+            "penstock_jobs_in_flight", "Jobs that this consumer holds a lease of.", queue, len(consumer.holding)
+        )
+        yield _gauge(
+            "penstock_jobs_buffered_bytes",
             "Bytes of inputs and results in memory. At max_buffered_bytes no more jobs are claimed.",
             queue,
             consumer.holding.nbytes,
@@ -96,8 +98,8 @@ class JobCollector(Collector):
         yield states
         if stats is not None:
             yield _gauge(
-                "penstock_jobs_oldest_waiting_seconds",
-                "Time that the oldest waiting job has waited.",
+                "penstock_jobs_oldest_queued_seconds",
+                "Time that the oldest queued job has waited.",
                 queue,
                 stats.oldest_queued_seconds,
             )

@@ -208,8 +208,8 @@ class Flow:
         if request.unsettled == 1:
             request.done = partial(self._tell_soon, request.done)
         error = self._retry_times.overloaded(
-            "the service is full, and this item was displaced by a request of another tenant or a higher urgency",
-            "share",
+            "the service is full, and this item was preempted by a request of another tenant or a higher urgency",
+            "preempted",
         )
         self._settling.settle(item, Failure(error))
 

@@ -63,7 +63,7 @@ class Newcomers:
         """Why a request of `nbytes` is refused, or None if it is let in.  Who is refused takes the next slot."""
         retry_times = self._retry_times
         if self._admission.ledger.memory_short:
-            return retry_times.overloaded(self._why("memory"), "memory", INTERVAL_SECONDS)
+            return retry_times.overloaded(self._why("memory_pressure"), "memory_pressure", INTERVAL_SECONDS)
         if lane is not BACK:
             refusal = self._over_quota(tenant)
             if refusal is not None:
@@ -73,7 +73,7 @@ class Newcomers:
         if not feeding.has_room(nbytes) and not feeding.leaves_room(nbytes, urgency):
             displaces = self.to_displace(tenant, urgency) is not None
             if not displaces or not self._admission.ledger.has_room(nbytes):
-                what = "bytes" if displaces else self._full_of_what()
+                what = "memory_budget" if displaces else self._full_of_what()
                 return retry_times.overloaded(self._why(what), what)
         late = self._prediction.seconds_too_late(deadline, lane, urgency, tenant)
         if late > 0:
@@ -81,14 +81,14 @@ class Newcomers:
                 f"service {self._service!r} is overloaded: this request is predicted to end {late:.3g} s after its "
                 "deadline"
             )
-            return retry_times.overloaded(why, "late", late)
+            return retry_times.overloaded(why, "deadline", late)
         return None
 
     def probe_refusal(self, nbytes: int) -> Overloaded | None:
         """Why a probe of `nbytes` is refused, or None: it is let in on room alone, and takes no slot."""
         if self._feeding.has_room(nbytes):
             return None
-        what = "memory" if self._admission.ledger.memory_short else self._full_of_what()
+        what = "memory_pressure" if self._admission.ledger.memory_short else self._full_of_what()
         return Overloaded(self._why(what), reason=what)
 
     def waits_too_large(self, tenant: Tenant, n: int, nbytes: int) -> Overloaded | None:
@@ -99,7 +99,7 @@ class Newcomers:
         return self._retry_times.overloaded(
             f"client batches throttled by the rate limits of their tenants would exceed {most} bytes; send fewer "
             "items at a time",
-            "bytes",
+            "memory_budget",
         )
 
     def to_displace(self, tenant: Tenant, urgency: int) -> Item | None:
@@ -138,10 +138,9 @@ class Newcomers:
 
         Asked when those who wait have taken what room there is.  So where there is room for items, they wait for bytes.
         """
-        return "bytes" if self._feeding.has_place else "full"
+        return "memory_budget" if self._feeding.has_place else "queue_full"
 
     def _why(self, lacking: str) -> str:
         """That there is no room, in words; `lacking` is what there is none of."""
-        return (
-            f"service {self._service!r} {'is short of memory (min_free_memory)' if lacking == 'memory' else 'is full'}"
-        )
+        short = lacking == "memory_pressure"
+        return f"service {self._service!r} is {'short of memory (min_free_memory)' if short else 'full'}"

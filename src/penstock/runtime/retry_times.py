@@ -82,7 +82,7 @@ class RetryTimes:
         return _overloaded(
             f"the results of unfinished batches exceed max_queued_bytes ({most} bytes), and this batch has the most "
             "of them; send fewer items at a time",
-            "bytes",
+            "memory_budget",
             self.take_slot() if takes_slot else self._slots.look(self._now(), self._lead(self.rate())),
         )
 

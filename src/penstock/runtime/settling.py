@@ -162,7 +162,7 @@ def _count_failure(counters: ServiceCounters, error: RequestError, n: int) -> No
             counters.cancelled += n
         case WorkerLost():
             counters.worker_lost += n
-        case Overloaded(reason="share"):
+        case Overloaded(reason="preempted"):
             counters.preempted += n
         case _:
             counters.aborted += n

@@ -335,7 +335,8 @@ class App:
             if judged is None and self._page_bytes > self._page_bytes_limit and self._page_bytes > own:
                 judged = self.problems.answer(
                     Overloaded(
-                        "Too many buffered bytes for the server's own endpoints. Try again later.", reason="bytes"
+                        "Too many buffered bytes for the server's own endpoints. Try again later.",
+                        reason="memory_budget",
                     ),
                     request,
                 )
@@ -348,7 +349,7 @@ class App:
         if error is None:
             return None
         if isinstance(error, Overloaded):
-            error.reason = "bytes"  # whatever else there is no room for: these bytes are why it does not go on
+            error.reason = "memory_budget"  # whatever else there is no room for: these bytes are why it does not go on
         count_refusal(engine.counters, error)
         engine.note_refused(request.tenant)
         return self._completed(request, self.problems.answer(error, request))
@@ -397,7 +398,9 @@ class App:
             return self._other_method(request, route)
         if self._page_bytes > self._page_bytes_limit and route.bounded:
             return self.problems.answer(
-                Overloaded("Too many unsent responses of the server's own endpoints. Try again later.", reason="bytes"),
+                Overloaded(
+                    "Too many unsent responses of the server's own endpoints. Try again later.", reason="memory_budget"
+                ),
                 request,
             )
         if not request.tenant and isinstance(route, ServiceRoute):

@@ -80,7 +80,7 @@ class StoreCase:
             if found := look():
                 return found
             self.pass_time(STEP_SECONDS)
-        raise AssertionError(f"it did not come about in {WAIT_SECONDS:.0f} seconds")
+        raise AssertionError(f"it did not happen within {WAIT_SECONDS:.0f} seconds")
 
     def lose(self, store: Store, holder: str = "lost") -> ClaimedJob:
         """Claim the only job there is, and let its lease run out."""

@@ -148,7 +148,7 @@ def read_value(codec: Codec, payload: bytes) -> Any:
         return msgspec.json.decode(payload) if codec is Codec.JSON else msgspec.msgpack.decode(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckFailed(
-            f"a result was asked for as {codec.name}, and is not: {error}; it begins {payload[:40]!r}"
+            f"expected a result as {codec.name}, got something else: {error}; it begins with {payload[:40]!r}"
         ) from None
 
 
@@ -347,7 +347,7 @@ class CoordinatorPeer:
             except ProtocolError as error:
                 raise CheckFailed(f"{where} failed: expected to read why; {error}") from None
             if not problem.message:
-                raise CheckFailed(f"{where} failed: expected a message that says why, got none")
+                raise CheckFailed(f"{where} failed: expected a message with the reason, got an empty one")
 
     # -- time ---------------------------------------------------------------------------------------------------
 
@@ -444,7 +444,7 @@ class WorkerCase:
         """The worker's process ends in time, with a status that is `good`."""
         status = self.worker.wait(max(self._deadline - time.monotonic(), 0.001))
         if status is None:
-            raise CheckFailed(f"expected the worker to end {why}; it goes on")
+            raise CheckFailed(f"expected the worker to end {why}; it keeps running")
         if not good(status):
             raise CheckFailed(f"expected the worker to end {why} with {expected}; it ended with status {status}")
 

@@ -320,7 +320,7 @@ def health(case: WorkerCase) -> None:
     """If its HELLO says `health`, it answers CHECK by CHECKED, with the same id and an empty payload."""
     peer = case.greeted()
     if Ability.OUTSIDE in case.worker.abilities and not peer.hello.health:
-        raise CheckSkipped("its HELLO does not say health")
+        raise CheckSkipped("its HELLO does not have `health`")
     case.make_ready(peer)
     items = [case.number(3)]
     peer.send(batch_bytes(1, items) + encode_control(Kind.CHECK, b"", CHECK_ID)[0])
@@ -330,7 +330,7 @@ def health(case: WorkerCase) -> None:
         raise CheckFailed(f"expected CHECKED with the id of its CHECK, {CHECK_ID}, got {frame.frame_id}")
     payload = bytes(frame.payloads[0])
     if payload:
-        raise CheckFailed(f"expected a healthy stage; CHECKED says: {_problem(case, payload)}")
+        raise CheckFailed(f"expected a healthy stage; CHECKED reports: {_problem(case, payload)}")
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def test_variables_set_options_and_flags_win_over_them(serve):
     assert server.wire().post("/predict", b"x" * 150).answer().status == 422
     assert server.wire().post("/predict", b"x" * 201).answer().status == 413
     assert server.wire().post("/predict", {"do": "nap", "seconds": 1}).answer().status == 504
-    assert server.metric("penstock_items_in_hand_limit") == 5
+    assert server.metric("penstock_items_in_flight_limit") == 5
     server.wait_for("POST /predict 413")
 
 

@@ -61,30 +61,30 @@ def test_a_full_service_refuses_at_once_and_says_when_to_come_back(two_waiting):
     found = problem(answer, 503, "overloaded")
     assert int(answer.headers["retry-after"]) == found["retry_after"] >= 1
     assert int(answer.headers["retry-after-ms"]) == found["retry_after_ms"] >= 50
-    assert (answer.headers["x-should-retry"], found["reason"]) == ("true", "full")
+    assert (answer.headers["x-should-retry"], found["reason"]) == ("true", "queue_full")
     assert server.http.get("/readyz").status_code == 200, "a busy service still takes traffic"
     server.open_gate()
     assert [wire.answer().status for wire in held] == [200, 200]
     assert server.wire().post("/predict", {"value": 4}).answer().json() == 4.0
     assert notes(server, "ran") == ["0.0", "2.0", "4.0"]
-    assert server.metric("penstock_items_refused_total", reason="full") == 1
+    assert server.metric("penstock_items_rejected_total", reason="queue_full") == 1
 
 
 def test_a_service_that_predicts_refuses_who_would_end_too_late_and_tells_how_long_its_work_takes(serve):
     server = serve("--admission", "deadline")
     assert server.wire().post("/predict", {"value": 1}).answer().status == 200
     held = [hold(server), server.wire().post("/predict", {"value": 2}), server.wire().post("/predict", {"value": 3})]
-    server.until(lambda: server.http.get("/scale").json()["in_hand"] == 3)
+    server.until(lambda: server.http.get("/scale").json()["in_flight"] == 3)
     # The one that runs is so late then that it is expected to take as long again.
     server.until(lambda: server.http.get("/scale").json()["backlog_seconds"] >= 1.0)
     answer = server.wire().post("/predict", {"value": 4}, X_Request_Timeout="0.9").answer()
-    assert problem(answer, 503, "overloaded")["reason"] == "late"
+    assert problem(answer, 503, "overloaded")["reason"] == "deadline"
     assert answer.headers["x-should-retry"] == "true"
     assert server.http.get("/scale").json()["backlog_seconds"] >= 1.0
     assert server.metric("penstock_backlog_seconds") >= 1.0
     server.open_gate()
     assert [wire.answer().status for wire in held] == [200, 200, 200]
-    assert server.metric("penstock_items_refused_total", reason="late") == 1
+    assert server.metric("penstock_items_rejected_total", reason="deadline") == 1
     assert server.http.get("/scale").json()["backlog_seconds"] == 0
 
 
@@ -147,7 +147,7 @@ def test_a_worker_that_dies_twice_under_an_item_is_500_for_that_item_alone(share
     assert found["id"] == found["request_id"]
     server.wait_for(rf"ERROR .*{found['id']}")
     assert server.wire().post("/predict", {"value": 2}).answer().json() == 2.0
-    assert server.metric("penstock_items_ended_total", ending="lost") == 1
+    assert server.metric("penstock_items_ended_total", ending="worker_lost") == 1
     assert server.metric("penstock_stage_retried_items_total") == 1
 
 

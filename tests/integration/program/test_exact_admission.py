@@ -167,7 +167,7 @@ async def test_exactly_as_many_are_let_in_as_there_is_room_and_all_who_stay_are_
             client.transport.write(client.wire[: cut.pop(client)])
             client.hang_up(crash=False)
         await until_metric(server, len(cut_in_body), "penstock_http_requests_total", route="/predict")
-        assert server.metric("penstock_held_bytes") == 0
+        assert server.metric("penstock_reserved_bytes") == 0
     for client in crowd:
         if client in cut:
             client.transport.write(client.wire[: cut[client]])
@@ -182,7 +182,7 @@ async def test_exactly_as_many_are_let_in_as_there_is_room_and_all_who_stay_are_
 
     await until(lambda: len(unanswered()) <= ROOM, "all answers but eight", PATIENCE_SECONDS)
     assert server.metric("penstock_items_accepted_total") == ROOM
-    assert server.metric("penstock_items_in_hand") == ROOM
+    assert server.metric("penstock_items_in_flight") == ROOM
     let_in = unanswered()
     assert len(let_in) == ROOM
     refused = [client for client in whole if client not in let_in]
@@ -195,7 +195,7 @@ async def test_exactly_as_many_are_let_in_as_there_is_room_and_all_who_stay_are_
     for place, client in enumerate((*gone, *refused[::5])):
         client.hang_up(crash=place % 2 == 0)
     await until_metric(server, len(gone), "penstock_items_ended_total", ending="cancelled")
-    assert server.metric("penstock_items_in_hand") == len(left)
+    assert server.metric("penstock_items_in_flight") == len(left)
     assert not any(client.answer for client in left)
 
     server.open_gate()
@@ -206,7 +206,7 @@ async def test_exactly_as_many_are_let_in_as_there_is_room_and_all_who_stay_are_
     assert len(set(ran)) == len(ran) <= len(left) + 2, "of those who left, only what a worker held was run"
 
     # All of the room is back, and no more than that was ever taken.
-    await until_metric(server, 0, "penstock_held_bytes")
+    await until_metric(server, 0, "penstock_reserved_bytes")
     again = await connect(server, range(CLIENTS, CLIENTS + ROOM))
     for client in again:
         client.transport.write(client.wire)

@@ -81,12 +81,12 @@ def sending(wire, data, cut):
 
 def test_an_answer_that_is_read_slowly_is_whole_and_one_that_nobody_reads_is_free_when_its_client_is_gone(server):
     slow, gone, half = (server.wire(small_buffer=True).send(post(n, 8_000_000, "/back/predict")) for n in range(3))
-    server.until(lambda: server.metric("penstock_slab_used_bytes", memory="Back") >= 3 * 8_000_000, "three answers")
-    assert samples(server.wire)["penstock_held_bytes"] > 8_000_000, "unread answers count"
+    server.until(lambda: server.metric("penstock_shm_used_bytes", memory="Back") >= 3 * 8_000_000, "three answers")
+    assert samples(server.wire)["penstock_reserved_bytes"] > 8_000_000, "unread answers count"
     gone.drop()
     half.sock.recv(100_000)
     half.close()
-    server.until(lambda: server.metric("penstock_slab_used_bytes", memory="Back") < 2 * 8_000_000, "two to be free")
+    server.until(lambda: server.metric("penstock_shm_used_bytes", memory="Back") < 2 * 8_000_000, "two to be free")
     assert slow.answer().body == body_of(0, 8_000_000)
 
 
@@ -135,7 +135,7 @@ def test_without_shared_memory_the_answers_are_the_same(tmp_path, why):
     with serving(tmp_path, *options, source=SERVICES, services=("two",), wrapper=wrapper) as server:
         assert ask(server.wire, range(40)) == {200: 40}
         shown = samples(server.wire)
-        assert (shown["penstock_slab_bytes"], shown["penstock_held_bytes"]) == (0, 0)
+        assert (shown["penstock_shm_bytes"], shown["penstock_reserved_bytes"]) == (0, 0)
     assert server.output.count("shared memory is not available") == bool(wrapper)
 
 

@@ -91,12 +91,12 @@ def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
     late = wire().post("/predict", {"value": 9}, X_Request_Timeout="5")
     leaver = wire().post("/predict", {"value": 9})
     pair = wire().post("/batch", [{"value": 5}])
-    server.until(lambda: metric("penstock_items_in_hand") == 8)
-    assert metric("penstock_items_in_hand_limit") == 8
+    server.until(lambda: metric("penstock_items_in_flight") == 8)
+    assert metric("penstock_items_in_flight_limit") == 8
     assert wire().post("/predict", {"value": 9}).answer().status == 503
     assert late.answer().status == 503
     leaver.close()
-    server.until(lambda: metric("penstock_items_in_hand") == 6)
+    server.until(lambda: metric("penstock_items_in_flight") == 6)
     assert metric("penstock_stage_queued_items") == 1
     server.open_gate()
     assert [sent.answer().status for sent in (held, *four, pair)] == [200] * 6
@@ -123,25 +123,34 @@ def test_the_metrics_of_known_traffic_are_the_right_numbers(serve):
     assert metric("penstock_http_requests_total", service="", status="400") == 1
 
     assert metric("penstock_items_accepted_total") == 13
-    assert metric("penstock_items_refused_total") == 1
+    assert metric("penstock_items_rejected_total") == 1
     assert {
         ending: metric("penstock_items_ended_total", ending=ending)
-        for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away")
+        for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "worker_lost", "aborted")
     } == {
-        "succeeded": 8, "failed": 1, "invalid": 1, "expired": 1, "cancelled": 1, "lost": 1, "turned_away": 0,
+        "succeeded": 8, "failed": 1, "invalid": 1, "expired": 1, "cancelled": 1, "worker_lost": 1, "aborted": 0,
     }  # fmt: skip
 
     # held (1), four (4), pair (1), the culprit's two (2), invalid (1), the deadly one (1 and 1), the last one (1)
     assert metric("penstock_stage_batches_total") == metric("penstock_stage_batch_items_count") == 8
-    assert metric("penstock_stage_batch_items_sum") == metric("penstock_stage_waited_seconds_count") == 12
+    assert metric("penstock_stage_batch_items_sum") == metric("penstock_stage_queue_seconds_count") == 12
     assert [metric("penstock_stage_batch_items_bucket", le=bound) for bound in ("1.0", "2.0", "4.0")] == [6, 7, 8]
-    reasons = ("full", "idle", "bulk", "retry", "waited", "gap", "deadline", "drain")
-    assert [metric("penstock_stage_cuts_total", reason=reason) for reason in reasons] == [1, 4, 2, 1, 0, 0, 0, 0]
+    reasons = ("full", "idle", "bulk", "retry", "timeout", "idle_gap", "deadline", "drain")
+    assert [metric("penstock_stage_batches_closed_total", reason=reason) for reason in reasons] == [
+        1,
+        4,
+        2,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
     assert metric("penstock_stage_bisected_batches_total") == 1
     assert metric("penstock_stage_retried_items_total") == 1
     assert metric("penstock_stage_worker_restarts_total") == 2
-    assert metric("penstock_stage_computed_seconds_count") == 6
-    assert metric("penstock_items_in_hand") == metric("penstock_held_bytes") == 0
+    assert metric("penstock_stage_run_seconds_count") == 6
+    assert metric("penstock_items_in_flight") == metric("penstock_reserved_bytes") == 0
     assert metric("penstock_stage_workers", state="idle") == 1
 
 

@@ -41,7 +41,7 @@ async def flood(address, loads, answers):
                 served.append(tenant)
             else:
                 assert answer.status_code == 503, answer.text
-                assert answer.json()["reason"] in ("full", "share")
+                assert answer.json()["reason"] in ("queue_full", "preempted")
                 await asyncio.sleep(1.0)  # more refusals than answers leave a slow machine no time for floods
 
     async with httpx.AsyncClient(base_url=address, limits=limits, timeout=30, verify=False) as http:

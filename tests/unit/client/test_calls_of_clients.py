@@ -48,7 +48,7 @@ def reply(status, value, content_type="application/json", **headers):
 
 
 def refused(**headers):
-    problem = {"type": "urn:penstock:problem:overloaded", "reason": "full"}
+    problem = {"type": "urn:penstock:problem:overloaded", "reason": "queue_full"}
     return reply(503, problem, "application/problem+json", **headers)
 
 
@@ -159,7 +159,7 @@ def test_only_what_may_be_retried_is_open_after_a_try():
     setback = call.take(
         outcomes(
             {"result": 10},
-            item("overloaded", 503, reason="bytes", retry_after=1, retry_after_ms=300),
+            item("overloaded", 503, reason="memory_budget", retry_after=1, retry_after_ms=300),
             item("stage-failed", 500),
             item("not-ready", 503, retry_after=2),
         ),
@@ -192,7 +192,7 @@ def test_an_error_that_is_no_problem_is_as_none():
 
 def test_giving_up_leaves_each_item_its_own_error_or_gives_all_that_are_open_one():
     call = batch(1, 2, 3)
-    busy = item("overloaded", 503, reason="bytes", retry_after=1)
+    busy = item("overloaded", 503, reason="memory_budget", retry_after=1)
     setback = call.take(outcomes({"result": 10}, busy, item("not-ready", 503, retry_after=1)), WALL)
     one, two, three = call.give_up(setback.error)
     assert (one, type(two).__name__, type(three).__name__) == (10, "Overloaded", "NotReady")

@@ -63,7 +63,7 @@ class FullServer:
     def _refusal(self, in_hand):
         seconds = self._slots.take(self._clock.now(), in_hand / 2 / RATE, RATE)
         told = {"retry-after-ms": str(whole_milliseconds(seconds)), "x-should-retry": "true"}
-        problem = {"type": "urn:penstock:problem:overloaded", "status": 503, "reason": "full"}
+        problem = {"type": "urn:penstock:problem:overloaded", "status": 503, "reason": "queue_full"}
         return Reply(503, {"content-type": "application/problem+json", **told}, json.dumps(problem).encode())
 
     def _begin(self):

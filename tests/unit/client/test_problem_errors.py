@@ -70,7 +70,7 @@ def test_every_type_that_a_server_names_is_known():
     "error",
     [
         InvalidItem("expected `int`", path="$.x"),
-        Overloaded("full", retry_after=2, retry_after_ms=1200, reason="late"),
+        Overloaded("full", retry_after=2, retry_after_ms=1200, reason="deadline"),
         QuotaExceeded("none left", retry_after=3, retry_after_ms=2500),
         DeadlineExceeded("late"),
         DeadlineExceeded("late", ran=True),
@@ -78,7 +78,7 @@ def test_every_type_that_a_server_names_is_known():
         WorkerLost("died"),
         NotReady("starting", state="starting", retry_after=4),
         begun(NotReady("stopped", state="draining")),
-        begun(Overloaded("gathered", reason="bytes")),
+        begun(Overloaded("gathered", reason="memory_budget")),
         errors.Cancelled(),
         RequestError("something"),
     ],
@@ -125,7 +125,7 @@ def test_members_of_the_wrong_kind_are_as_none():
     wrong = {"detail": 1, "title": [], "reason": {}, "retry_after": "2", "retry_after_ms": -1, "path": 3}
     got = reply_error(problem(type="urn:penstock:problem:overloaded", **wrong), "ours")
     assert (got.args[0], got.reason, got.retry_after, got.retry_after_ms) == (
-        Overloaded.default_message(), "full", 1, 1000,
+        Overloaded.default_message(), "queue_full", 1, 1000,
     )  # fmt: skip
     assert reply_error(problem(type="urn:penstock:problem:invalid-item", path=3), "ours").path == ""
     assert reply_error(problem(type="urn:penstock:problem:not-ready", retry_after=True), "ours").retry_after == 1
@@ -173,8 +173,8 @@ def test_an_item_has_its_own_status_and_request_id():
 @pytest.mark.parametrize(
     ("error", "refused"),
     [
-        (Overloaded(reason="full"), True),
-        (Overloaded(reason="share"), True),
+        (Overloaded(reason="queue_full"), True),
+        (Overloaded(reason="preempted"), True),
         (Overloaded(reason="quota"), False),
         (QuotaExceeded(), False),
         (NotReady(), False),

@@ -20,7 +20,7 @@ JSON = {"content-type": "application/json"}
 FULL = Reply(
     503,
     {"content-type": "application/problem+json", "x-should-retry": "true", "retry-after-ms": "1000"},
-    b'{"type": "urn:penstock:problem:overloaded", "reason": "full"}',
+    b'{"type": "urn:penstock:problem:overloaded", "reason": "queue_full"}',
 )
 
 

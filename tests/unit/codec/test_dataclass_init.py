@@ -391,7 +391,7 @@ REFUSED = [
     (Metaclass, "`Metaclass` has its own `__new__` or metaclass"),
     (NoInit, "the `__init__` of `NoInit` does not take `n`"),
     (Other, "the `__init__` of `Other` does not take `n`"),
-    (Wants, "the `__init__` of `Wants` wants `text`, which is no field"),
+    (Wants, "the `__init__` of `Wants` requires `text`, which is not a field"),
     (Splits, "the `__init__` of `Splits` takes `words` as `str`, and the field is `list[str]`"),
     (Property, "the field `n` of `Property` is a `property`"),
     (Initial, "dataclasses with `InitVar` fields are not supported"),
@@ -399,7 +399,7 @@ REFUSED = [
     (TakesSelf, "default factories with `takes_self=True`"),
     (OwnInModel, "`Own` has its own `__init__` or `__new__`, which pydantic does not call"),
     (AreaInModel, "pydantic sets the field `unit` of `Area`, although `init=False` reserves it for the class"),
-    (ModelInStruct, "`Own` has an `__init__`"),
+    (ModelInStruct, "`Own` has its own `__init__` or `__new__`, which pydantic does not call"),
 ]
 
 

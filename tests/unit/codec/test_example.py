@@ -113,7 +113,7 @@ SAYS = "; floats may differ by 1e-05 of their value; set `tolerance=` of the Exa
         (Box(1.0), Box(2.0), f"expected 1.0, got 2.0 at `$.score`{SAYS}"),
         (Point(1.0), {"x": 1.0}, "expected Point(x=1.0), got {'x': 1.0}"),
         (np.array([1.0, 2.0]), np.array([1.0, 3.0]), f"expected 2.0, got 3.0 at `$[1]`{SAYS}"),
-        (np.zeros((1, 2)), np.zeros(2), "wanted [[0.0, 0.0]], came [0.0, 0.0]"),
+        (np.zeros((1, 2)), np.zeros(2), "expected [[0.0, 0.0]], got [0.0, 0.0]"),
     ],
 )
 def test_another_answer_is_told_with_what_was_wanted_and_what_came(wanted, came, words):

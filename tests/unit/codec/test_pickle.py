@@ -134,7 +134,7 @@ def test_a_payload_that_goes_on_is_a_value_error():
 
 @pytest.mark.parametrize("first", [0, 2, 0x7F, 0xFF])
 def test_a_payload_that_is_no_pickle_is_a_value_error(first):
-    with pytest.raises(ValueError, match="no pickle of ours"):
+    with pytest.raises(ValueError, match="not a pickle in Penstock's format"):
         loads(bytes([first]) * 100)
 
 

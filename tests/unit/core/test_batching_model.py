@@ -112,7 +112,7 @@ class PlainQueue:
             return -math.inf, "full"
         found = self.front_due() if front else (math.inf, "")
         if back and self.back:
-            return found if found[0] <= now else (-math.inf, "back")
+            return found if found[0] <= now else (-math.inf, "background")
         return found if front else None
 
     def front_due(self):
@@ -122,14 +122,14 @@ class PlainQueue:
             (len(self.singles) >= policy.max_size, "full"),
             (self.draining, "drain"),
             (policy.max_wait == 0, "idle"),
-            (any(item.request.alone for item in self.singles), "alone"),
+            (any(item.request.alone for item in self.singles), "isolated"),
         ):
             if at_once:
                 return -math.inf, reason
         lines = self.order.lines(self.singles).values()
-        moments = [(min(self.arrived[line[0]] for line in lines) + policy.max_wait, "waited")]
+        moments = [(min(self.arrived[line[0]] for line in lines) + policy.max_wait, "timeout")]
         if policy.max_idle_gap is not None:
-            moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_idle_gap, "gap"))
+            moments.append((max(self.arrived[line[-1]] for line in lines) + policy.max_idle_gap, "idle_gap"))
         latest = min(item.deadline for item in self.singles)
         moments.append((latest - self.runs.expected(min(len(self.front), policy.max_size)) - self.trip, "deadline"))
         return min(moments)
@@ -152,19 +152,19 @@ class PlainQueue:
             return None
         reason = due[1]
         saturated, lone = front >= size, back and self.back and self.back[0].request.alone
-        if lone and reason == "back":
-            return self.from_back(1, price=0), "alone"
+        if lone and reason == "background":
+            return self.from_back(1, price=0), "isolated"
         if back and self.back and (lone or saturated):
             self.owed += self.share * size
         if lone:
             if self.owed >= size:
-                return self.from_back(1, price=size), "alone"
+                return self.from_back(1, price=size), "isolated"
             behind = 0
         behind = min(behind, math.floor(self.owed) if saturated else size - front)
         front = min(front, size - behind)
         items = self.from_front(front)
         if len(items) < front or any(item.request.alone for item in items):
-            return items, "alone"
+            return items, "isolated"
         return items + self.from_back(behind, price=behind if saturated else 0), reason
 
     def from_back(self, count, price):

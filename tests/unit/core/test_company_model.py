@@ -30,8 +30,8 @@ STEP = 0.001
 SLACK = 1e-9
 """For sums of floats."""
 TENANTS = [Tenant("gold", 3.0), Tenant("iron", 1.0)]
-POSSIBLE = {Reason.FULL, Reason.IDLE, Reason.ADAPTIVE, Reason.ADAPTIVE_TIMEOUT, Reason.DEADLINE, Reason.BULK, Reason.BACKGROUND,
-            Reason.ISOLATED, Reason.RETRY, Reason.DRAIN}  # fmt: skip
+POSSIBLE = {Reason.FULL, Reason.IDLE, Reason.ADAPTIVE, Reason.ADAPTIVE_TIMEOUT, Reason.DEADLINE, Reason.BULK,
+            Reason.BACKGROUND, Reason.ISOLATED, Reason.RETRY, Reason.DRAIN}  # fmt: skip
 
 
 class History:

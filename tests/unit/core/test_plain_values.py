@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.counters import REFUSED, SECONDS, SIZES, Histogram, ServiceCounters, count_refusal
+from penstock.core.counters import REJECTED, SECONDS, SIZES, Histogram, ServiceCounters, count_refusal
 from penstock.core.outcome import Failure, Result
 from penstock.core.state import State, WorkerState
 from penstock.errors import REFUSAL_REASONS, NotReady, Overloaded, QuotaExceeded
@@ -40,8 +40,16 @@ def test_refusals_are_counted_by_their_reason():
         count_refusal(counters, Overloaded(reason=reason))
     count_refusal(counters, QuotaExceeded(), 3)
     count_refusal(counters, NotReady(), 5)
-    found = {reason: getattr(counters, name) for reason, name in REFUSED.items()}
-    assert found == {"full": 1, "bytes": 1, "late": 1, "share": 1, "quota": 4, "memory": 1, "not_ready": 5}
+    found = {reason: getattr(counters, name) for reason, name in REJECTED.items()}
+    assert found == {
+        "queue_full": 1,
+        "memory_budget": 1,
+        "deadline": 1,
+        "preempted": 1,
+        "quota": 4,
+        "memory_pressure": 1,
+        "not_ready": 5,
+    }
     assert counters.rejected == 14
 
 

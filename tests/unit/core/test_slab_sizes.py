@@ -68,8 +68,9 @@ def test_what_was_set_to_more_is_refused_with_both_numbers_and_with_what_to_do()
     with pytest.raises(ConfigError) as refused:
         slab_bytes_each(512 * MIB + 1, 2, GIB)
     assert str(refused.value) == (
-        "shm_bytes=536870913 for each of 2 slabs is 1073741826 bytes, and the machine, the cgroup or `ulimit -v` "
-        "allows 1073741824 bytes of memory, the processes included: set less than 536870912, or 0 for no shared memory"
+        "shm_bytes=536870913 for 2 slabs needs 1073741826 bytes, but the machine, the cgroup or `ulimit -v` allows "
+        "1073741824 bytes of memory for everything, processes included: set less than 536870912, or 0 for no shared "
+        "memory"
     )
     assert slab_bytes_each(536870912, 2, GIB) == 512 * MIB
 
@@ -86,7 +87,7 @@ def test_what_other_services_of_the_process_have_is_left_out():
     with pytest.raises(ConfigError) as refused:
         slab_bytes_each(256 * MIB + 1, 2, GIB, 512 * MIB)
     assert str(refused.value) == (
-        "shm_bytes=268435457 for each of 2 slabs is 536870914 bytes, and the machine, the cgroup or `ulimit -v` "
-        "allows 1073741824 bytes of memory, of which slabs of other services have 536870912, the processes "
-        "included: set less than 268435456, or 0 for no shared memory"
+        "shm_bytes=268435457 for 2 slabs needs 536870914 bytes, but the machine, the cgroup or `ulimit -v` allows "
+        "1073741824 bytes of memory for everything, processes included, of which slabs of other services use "
+        "536870912: set less than 268435456, or 0 for no shared memory"
     )

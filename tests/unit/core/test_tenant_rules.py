@@ -60,7 +60,10 @@ NUMBER = "must be a number from 1e-06 to 1e+09, got"
         ("tenants = 3", "tenants must be a table with a table for each tenant"),
         ("[tenant.gold]", "tenant is not a key of this table; its keys are tenants"),
         ("[tenants]\ngold = 3", "tenants.gold must be a table"),
-        ("[tenants.gold]\nwieght = 3", "tenants.gold.wieght is no key of this table; it takes key_sha256, weight, "),
+        (
+            "[tenants.gold]\nwieght = 3",
+            "tenants.gold.wieght is not a key of this table; its keys are key_sha256, weight, ",
+        ),
         ('[tenants."a b"]', "tenants.'a b': a tenant's name must have 1 to 64 letters, digits and `._-`, or be `*`"),
         (f"[tenants.{'n' * 65}]", "a tenant's name must have 1 to 64 letters"),
         ("[tenants.gold]\nweight = 0", f"tenants.gold.weight {NUMBER} 0"),
@@ -82,9 +85,12 @@ NUMBER = "must be a number from 1e-06 to 1e+09, got"
         ),
         ("[tenants.gold]\nurgency = 8", "tenants.gold.urgency must be a whole number from 0 to 7, got 8"),
         ("[tenants.gold]\nurgency = false", "tenants.gold.urgency must be a whole number from 0 to 7, got False"),
-        ("[tenants.gold]\nkey_sha256 = 'x'", "tenants.gold.key_sha256 must be a list of texts of 64 hex digits"),
+        ("[tenants.gold]\nkey_sha256 = 'x'", "tenants.gold.key_sha256 must be a list of strings of 64 hex digits"),
         (f"[tenants.gold]\nkey_sha256 = ['{KEY}', 5]", "tenants.gold.key_sha256[1] must be 64 hex digits"),
-        (f"[tenants.'*']\nkey_sha256 = ['{KEY}']", "tenants.'*'.key_sha256 cannot be: a key is that of one tenant"),
+        (
+            f"[tenants.'*']\nkey_sha256 = ['{KEY}']",
+            "tenants.'*'.key_sha256 is not allowed: a key must belong to a named tenant",
+        ),
         (
             f"[tenants.a]\nkey_sha256 = ['{KEY}']\n[tenants.b]\nkey_sha256 = ['{KEY.upper()}']",
             "tenants.b.key_sha256: the same key is in tenants.a and in tenants.b",

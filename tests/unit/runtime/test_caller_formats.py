@@ -67,7 +67,7 @@ def test_raw_items_are_bytes_and_npy_ones_are_arrays():
         ("msgpack", threading.Lock(), "the input cannot be written as MSGPACK: "),
         ("raw", 3, "the input cannot be written as RAW: expected bytes, got `int`"),
         ("npy", [1], "the input cannot be written as NPY: "),
-        ("json", [math.nan], "the input has NaN or an infinity at `$[0]`"),
+        ("json", [math.nan], "the input has NaN or infinity at `$[0]`"),
     ],
 )
 def test_an_input_that_cannot_be_written_is_invalid_and_says_why(accepts, x, reason):

@@ -53,7 +53,7 @@ async def learn(rig):
     """Run until those who are left from one batch are waited for in the next."""
     for _ in range(20):
         await run_once(rig)
-        if rig.engine.stages[0].counters.cuts.get("company"):
+        if rig.engine.stages[0].counters.batches_closed.get("adaptive"):
             return
     raise AssertionError("it has not learned to wait")
 
@@ -92,10 +92,10 @@ async def test_a_hold_that_nobody_joins_ends_at_its_moment_and_no_worker_takes_b
     await run_once(rig, back=0)
     driver = rig.engine.stages[0]
     assert (rig.workers[0].frames, driver.held) == ([], True)
-    assert driver.counters.cuts.get("patience") is None
+    assert driver.counters.batches_closed.get("adaptive_timeout") is None
     await rig.clock.advance(driver.hold_seconds)
     assert [len(batch) for batch in rig.workers[0].batches] == [3]
-    assert driver.counters.cuts["patience"] == 1
+    assert driver.counters.batches_closed["adaptive_timeout"] == 1
     await finish(rig)
 
 

@@ -133,8 +133,8 @@ async def test_a_start_that_finds_no_memory_is_tried_again_for_half_a_minute_and
     assert rig.clock.now() == pytest.approx(began + 30.0)
     words = "worker 0 of stage 'a' could not be set up: MemoryError: 4 GiB"
     assert str(reached(starting)).startswith(f"{words}\n\nTraceback")
-    assert caplog.text.count("may still hold memory; tried again in ") == len(waits)
-    assert f"{words}: a process that has just ended" in caplog.text
+    assert caplog.text.count("may still hold memory; next attempt in ") == len(waits)
+    assert f"{words}: a process that ended recently" in caplog.text
 
 
 async def test_a_worker_that_finds_no_memory_behind_the_last_one_is_no_failure_of_its_stage(make_rig):
@@ -200,10 +200,10 @@ async def test_a_stop_during_the_start_ends_it_with_an_error(make_rig):
 
 async def test_an_engine_is_started_once(make_rig):
     rig = await make_rig().start()
-    with pytest.raises(ConfigError, match="service 'service' is ready"):
+    with pytest.raises(ConfigError, match="service 'service' is already ready"):
         await rig.engine.start()
     await rig.stop()
-    with pytest.raises(ConfigError, match="service 'service' is stopped"):
+    with pytest.raises(ConfigError, match="service 'service' is already stopped"):
         await rig.engine.start()
 
 
@@ -340,8 +340,8 @@ async def test_a_full_service_is_busy_and_refuses_with_a_time_to_come_back(make_
     with pytest.raises(Overloaded, match="service 'service' is full; try again in 1 s") as caught:
         rig.submit()
     refusal = caught.value
-    assert (refusal.retry_after, refusal.retry_after_ms, refusal.reason) == (1, 50, "full")
-    assert (rig.engine.counters.refused, rig.engine.counters.refused_full) == (1, 1)
+    assert (refusal.retry_after, refusal.retry_after_ms, refusal.reason) == (1, 50, "queue_full")
+    assert (rig.engine.counters.rejected, rig.engine.counters.rejected_queue_full) == (1, 1)
     rig.workers[0].answer()
     assert rig.engine.refusal() is None
 
@@ -437,7 +437,7 @@ async def test_a_drain_holds_no_batch_for_company(make_rig):
     await rest()
     assert call.done
     assert stopping.done()
-    assert rig.engine.stages[0].counters.cuts == {"drain": 1}
+    assert rig.engine.stages[0].counters.batches_closed == {"drain": 1}
 
 
 async def test_what_the_drain_leaves_is_told_that_the_service_has_stopped(make_rig):

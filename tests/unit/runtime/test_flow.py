@@ -391,7 +391,7 @@ async def test_one_who_does_not_wait_is_refused_by_a_service_that_only_starts(ma
         with pytest.raises(NotReady, match="service 'service' is starting"):
             rig.submit(wait=wait)
         rig.calls.pop()
-    assert rig.engine.counters.refused == 2
+    assert rig.engine.counters.rejected == 2
     rig.workers[0].become_ready()
     await starting
 
@@ -429,7 +429,7 @@ async def test_whoever_comes_goes_before_the_backlog(make_rig):
         await rest()
     assert first.done
     assert all(job.done for job in jobs)
-    assert rig.engine.stages[0].counters.cuts == {"full": 4}
+    assert rig.engine.stages[0].counters.batches_closed == {"full": 4}
 
 
 async def test_items_of_back_have_a_deadline_and_can_be_cancelled(make_rig):
@@ -548,7 +548,7 @@ async def test_a_request_that_is_to_be_alone_is_so_in_every_stage(make_rig):
             worker.answer()
             await rest()
     assert all(call.done for call in calls)
-    assert [running.counters.cuts["alone"] for running in rig.engine.stages] == [2, 1]
+    assert [running.counters.batches_closed["isolated"] for running in rig.engine.stages] == [2, 1]
 
 
 async def test_an_item_has_begun_once_its_worker_runs_it(make_rig):
@@ -582,7 +582,7 @@ async def test_what_is_taken_back_is_cancelled_at_once_in_a_queue_and_by_its_wor
     for _ in range(2):
         rig.workers[0].answer()
     assert [call.ends for call in calls] == [[b"a"], [Cancelled], [Cancelled]]
-    assert [ahead.error.begun, queued.error.begun] == [False, False]
+    assert [ahead.error.started, queued.error.started] == [False, False]
     assert rig.engine.stages[0].counters.batches == 2
     assert running.ends == [b"a"]
 
@@ -653,21 +653,21 @@ async def test_an_item_that_expires_before_the_second_stage_has_begun_in_the_fir
     rig.workers[0].answer()
     await rest()
     await rig.clock.advance(1.1)
-    assert (call.error.ran, call.error.begun) == (False, True)
+    assert (call.error.ran, call.error.started) == (False, True)
 
 
 async def test_an_item_that_its_worker_skipped_has_not_begun(make_rig):
     rig = await make_rig(spec()).start()
     call = await rig.call()
     rig.workers[0].answer([b""], [Status.EXPIRED])
-    assert (call.error.ran, call.error.begun) == (False, False)
+    assert (call.error.ran, call.error.started) == (False, False)
 
 
 async def test_an_item_that_its_worker_refused_has_begun(make_rig):
     rig = await make_rig(spec()).start()
     call = await rig.call()
     rig.workers[0].answer([pack(Problem("", (), "too long"))], [Status.INVALID])
-    assert call.error.begun
+    assert call.error.started
 
 
 async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_that_ran_it(make_rig):
@@ -676,7 +676,7 @@ async def test_a_suspect_has_begun_and_so_has_what_was_returned_from_a_worker_th
     rig.workers[0].die()
     await rest()
     await rig.clock.advance(1.1)
-    assert (suspect.error.begun, ahead.error.begun) == (True, False)
+    assert (suspect.error.started, ahead.error.started) == (True, False)
 
 
 async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(make_rig):
@@ -684,7 +684,7 @@ async def test_what_is_settled_at_a_stop_says_of_each_item_whether_it_had_begun(
     running, waiting = await rig.call(), await rig.call()
     await rig.stop()
     assert [type(call.error) for call in (running, waiting)] == [NotReady, NotReady]
-    assert (running.error.begun, waiting.error.begun) == (True, False)
+    assert (running.error.started, waiting.error.started) == (True, False)
 
 
 # -- what a death leaves ----------------------------------------------------------------------------------------------
@@ -705,7 +705,7 @@ async def test_the_item_a_worker_died_with_is_tried_once_more_and_then_lost(make
     assert str(call.error) == (
         "The worker process died while it ran this item alone; a worker had been lost while it ran this item before."
     )
-    assert rig.engine.counters.lost == 1
+    assert rig.engine.counters.worker_lost == 1
     assert rig.engine.stages[0].counters.retried == 1
 
 
@@ -1019,12 +1019,12 @@ async def test_who_would_end_after_its_deadline_is_refused_and_told_when_it_woul
     assert rig.engine.refusal(0, rig.clock.now() + 3.6) is None
     refusal = rig.engine.refusal(0, rig.clock.now() + 1.5)
     assert isinstance(refusal, Overloaded)
-    assert (refusal.reason, refusal.retry_after_ms) == ("late", 2000), "0.5 to go, two, and its own: 3.5 in all"
+    assert (refusal.reason, refusal.retry_after_ms) == ("deadline", 2000), "0.5 to go, two, and its own: 3.5 in all"
     assert "is predicted to end 2 s after its deadline; try again in 2 s" in str(refusal)
     with pytest.raises(Overloaded) as caught:
         rig.submit(within=1.5)
-    assert caught.value.reason == "late"
-    assert (rig.engine.counters.refused, rig.engine.counters.refused_late) == (1, 1)
+    assert caught.value.reason == "deadline"
+    assert (rig.engine.counters.rejected, rig.engine.counters.rejected_deadline) == (1, 1)
     await rig.call(within=3.6)
 
 
@@ -1044,11 +1044,11 @@ async def test_an_idle_worker_that_may_be_given_nothing_makes_nobody_in_time(mak
     await ran(rig)
     assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None, "nobody is at work"
     await rig.call()
-    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "deadline"
     assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
     await rig.call()
     assert rig.engine.backlog_seconds == 2.0
-    assert rig.engine.refusal(0, rig.clock.now() + 2.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.9).reason == "deadline"
     assert rig.engine.refusal(0, rig.clock.now() + 3.1) is None
 
 
@@ -1071,7 +1071,7 @@ async def test_the_better_urgency_is_counted_by_what_goes_before_it(make_rig):
     for _ in range(5):
         await rig.call()
     soon = rig.clock.now() + 2.5
-    assert rig.engine.refusal(0, soon).reason == "late"
+    assert rig.engine.refusal(0, soon).reason == "deadline"
     assert rig.engine.refusal(0, soon, Lane.SINGLE, 1) is None
 
 
@@ -1083,7 +1083,7 @@ async def test_jobs_that_wait_take_their_share_of_the_batches_before_a_newcomer(
     in_time = rig.clock.now() + 4.0
     assert rig.engine.refusal(0, in_time) is None
     await rig.call(lane=Lane.BACK)
-    assert rig.engine.refusal(0, in_time).reason == "late"
+    assert rig.engine.refusal(0, in_time).reason == "deadline"
 
 
 async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
@@ -1099,7 +1099,7 @@ async def test_long_jobs_keep_nobody_out_who_is_quick(make_rig):
     assert rig.engine.stages[0].queue.expected_run(1) == 0.1
     await rig.clock.advance(1.0)  # one job has run for 3 s and the other for 1 s, and jobs take 5.2 s
     assert rig.engine.refusal(0, rig.clock.now() + 2.4) is None
-    assert rig.engine.refusal(0, rig.clock.now() + 2.2).reason == "late", "what runs has 2.2 s to go"
+    assert rig.engine.refusal(0, rig.clock.now() + 2.2).reason == "deadline", "what runs has 2.2 s to go"
 
 
 async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_rig):
@@ -1107,7 +1107,7 @@ async def test_where_no_worker_is_ready_nobody_knows_and_nobody_is_refused(make_
     await ran(rig)
     for _ in range(4):
         await rig.call()
-    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 0.1).reason == "deadline"
     rig.workers[1].die()
     await rest()
     assert rig.engine.refusal(0, rig.clock.now() + 0.1) is None

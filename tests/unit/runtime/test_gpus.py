@@ -204,32 +204,36 @@ def test_numbers_count_what_the_process_sees_and_ids_stay_as_given(variable, gpu
 @pytest.mark.parametrize(
     ("variable", "gpus", "reason"),
     [
-        ("3,5", [0, 2], "gpus= names GPU 2(counted from 0), but this process sees 2 with CUDA_VISIBLE_DEVICES=3,5"),
-        ("3,-1,5", [1], "gpus= names GPU 1(counted from 0), but this process sees 1 with CUDA_VISIBLE_DEVICES=3,-1,5"),
-        (A, ["GPU-1"], f"gpus= names 'GPU-1', and this process sees {A} alone, by CUDA_VISIBLE_DEVICES"),
-        (f"{A},{B}", ["GPU-8932f9"], f"'GPU-8932f9' of gpus= could be {A} or {B}: write more of the id"),
+        ("3,5", [0, 2], "gpus= names GPU 2 (counted from 0), but this process sees 2 with CUDA_VISIBLE_DEVICES=3,5"),
+        ("3,-1,5", [1], "gpus= names GPU 1 (counted from 0), but this process sees 1 with CUDA_VISIBLE_DEVICES=3,-1,5"),
+        (A, ["GPU-1"], f"gpus= names 'GPU-1', but this process sees only {A}, from CUDA_VISIBLE_DEVICES"),
+        (
+            f"{A},{B}",
+            ["GPU-8932f9"],
+            f"'GPU-8932f9' of gpus= is ambiguous, it matches {A} and {B}: write more of the id",
+        ),
         (
             f"{B},{A}",
             [[1, "GPU-8932f937"]],
             (
-                f"a worker gets each of its GPUs once, and under CUDA_VISIBLE_DEVICES={B},{A} gpus=[1, 'GPU-8932f937'] "
-                f"are {A}, GPU-8932f937"
+                f"a worker cannot have the same GPU twice, but with CUDA_VISIBLE_DEVICES={B},{A} "
+                f"gpus=[1, 'GPU-8932f937'] are {A}, GPU-8932f937"
             ),
         ),
         (
             "3,5",
             [["GPU-1", 0]],
             (
-                "gpus=['GPU-1', 0] would be CUDA_VISIBLE_DEVICES=GPU-1,3 for a worker, of which CUDA reads GPU-1 "
-                "alone: give it numbers, or ids of one kind"
+                "gpus=['GPU-1', 0] sets CUDA_VISIBLE_DEVICES=GPU-1,3 for a worker, of which CUDA reads only GPU-1: "
+                "use only numbers, or only ids of one kind"
             ),
         ),
         (
             None,
             [[0, "GPU-1"]],
             (
-                "gpus=[0, 'GPU-1'] would be CUDA_VISIBLE_DEVICES=0,GPU-1 for a worker, of which CUDA reads 0 alone: "
-                "give it numbers, or ids of one kind"
+                "gpus=[0, 'GPU-1'] sets CUDA_VISIBLE_DEVICES=0,GPU-1 for a worker, of which CUDA reads only 0: "
+                "use only numbers, or only ids of one kind"
             ),
         ),
     ],
@@ -249,7 +253,7 @@ def doubts(gpus, here, *, may_share=True):
 
 def test_numbers_beyond_what_the_driver_tells_of_are_doubtful():
     assert doubts([0, [7, "8"], 1], GpusHere(None, 2)) == [
-        f"gpus= names GPU {gpu}, counted from 0, and /proc/driver/nvidia/gpus has 2: its worker will not see that one"
+        f"gpus= names GPU {gpu} (counted from 0), but /proc/driver/nvidia/gpus has 2: its worker will not see that GPU"
         for gpu in (7, 8)
     ]
 

@@ -79,7 +79,7 @@ async def test_a_worker_that_is_asked_how_it_is_counts_as_idle_and_keeps_nobody_
     await rig.clock.advance(0.5)
     assert rig.engine.backlog_seconds == 1.0, "its batch has not begun"
     assert rig.engine.refusal(0, rig.clock.now() + 2.1) is None
-    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "late"
+    assert rig.engine.refusal(0, rig.clock.now() + 1.9).reason == "deadline"
     rig.workers[0].finish_check()
     await rest()
     await rig.clock.advance(0.5)
@@ -112,12 +112,12 @@ async def test_a_worker_whose_health_raises_is_replaced_and_health_says_why(rig,
     await rig.clock.advance(0.0)
     assert rig.workers[0].orders == ["kill"]
     assert reasons(rig) == ["RuntimeError: the lamp is out", ""]
-    (line,) = [r.getMessage() for r in caplog.records if "not well" in r.getMessage()]
+    (line,) = [r.getMessage() for r in caplog.records if "health check failed" in r.getMessage()]
     assert line == (
-        "worker 0 of stage 'Well' is not well: RuntimeError: the lamp is out; the worker is restarted\n"
+        "worker 0 of stage 'Well' health check failed: RuntimeError: the lamp is out; the worker is restarted\n"
         "Traceback:\nthe lamp is out"
     )
-    assert rig.engine.stages[0].counters.recycled == 1
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 1
     rig.workers[2].become_ready()
     await rig.clock.advance(0.0)
     rig.workers[1].finish_check()
@@ -174,7 +174,7 @@ async def test_it_is_replaced_once_in_its_backoff_and_told_once(make_rig, caplog
     assert all(gap >= 10.0 for gap in gaps)
     assert max(gaps) >= 30.0
     assert len(rig.workers) < 15
-    assert caplog.text.count("it goes on for now") == 0, "what it said before is not told again"
+    assert caplog.text.count("keeps running for now") == 0, "what it said before is not told again"
 
 
 async def test_a_worker_that_goes_on_is_late_again_and_then_replaced(make_rig):
@@ -199,7 +199,7 @@ async def test_of_a_stage_that_is_not_well_one_worker_at_a_time_is_replaced(make
             elif worker.launch is None:
                 worker.become_ready()
         await rest()
-    assert driver.counters.recycled >= 3
+    assert driver.counters.unhealthy_restarts >= 3
 
 
 async def test_while_one_that_is_not_well_loads_its_model_the_others_serve(make_rig):
@@ -222,7 +222,7 @@ async def test_all_workers_that_are_not_well_do_not_make_a_stage_rest(make_rig):
         await rig.clock.advance(0.0)
         rig.workers[4 + n].become_ready()
         await rig.clock.advance(0.0)
-    assert rig.engine.stages[0].counters.recycled == 4
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 4
     assert rig.engine.state is State.READY
 
 
@@ -235,12 +235,12 @@ async def test_a_thread_is_never_ended_only_told_of(make_rig, caplog):
     await rig.clock.advance(15.0)
     assert rig.workers[0].orders == []
     assert reasons(rig) == ["health() ran longer than 5 s"]
-    assert caplog.text.count("the lamp is out; it goes on for now") == 1
+    assert caplog.text.count("the lamp is out; the worker keeps running for now") == 1
     with caplog.at_level(logging.INFO, "penstock"):
         rig.workers[0].finish_check()
         await rest()
     assert reasons(rig) == [""]
-    assert "health() has returned; before, it said health() ran longer than 5 s" in caplog.text
+    assert "healthy again; the last error was: health() ran longer than 5 s" in caplog.text
 
 
 @pytest.mark.parametrize("asked", [False, True])

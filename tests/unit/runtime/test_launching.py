@@ -54,7 +54,7 @@ def orders(monkeypatch):
 
 def test_a_worker_is_told_who_it_is_and_how_to_work(orders):
     spec = stage(Embed, workers=2, setup={"size": 3}, batch=Batch(max_size=9), bisect=False, prefetch=3)
-    (order,) = orders(spec, validate=True, allow_nan=True)
+    (order,) = orders(spec, validate_inputs=True, nan_as_null=True)
     assert (order.service, order.stage, order.index, order.count) == ("svc", "Embed", 0, 2)
     assert (order.batched, order.max_size, order.options.bisect) == (True, 9, False)
     assert order.options == spec.options
@@ -133,7 +133,7 @@ def test_a_class_no_worker_can_import_is_refused_unless_inline(orders):
 def test_inline_takes_an_object_that_has_no_name(orders):
     spec = stage(functools.partial(len), name="size")
     assert orders(spec, inline=True)[0].stage == "size"
-    with pytest.raises(ConfigError, match="has no name by which a worker process could import it"):
+    with pytest.raises(ConfigError, match="has no name, so a worker process cannot import it"):
         orders(spec)
 
 
@@ -156,7 +156,9 @@ def test_what_is_doubtful_about_gpus_is_logged_once_at_the_start(monkeypatch, ca
 
 def test_a_gpu_that_is_not_there_is_refused_before_anything_starts(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    with pytest.raises(ConfigError, match="this process sees 1, counted from 0, by CUDA_VISIBLE_DEVICES=3"):
+    with pytest.raises(
+        ConfigError, match=r"names GPU 1 \(counted from 0\), but this process sees 1 with CUDA_VISIBLE_DEVICES=3"
+    ):
         plan("svc", [stage(Embed, gpus=[0, 1])], ServiceOptions(), cpus=None, inline=False)
 
 

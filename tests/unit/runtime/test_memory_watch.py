@@ -48,12 +48,12 @@ async def test_newcomers_are_refused_while_less_is_available_and_the_service_is_
     assert (rig.engine.memory_short, rig.engine.memory_available) == (True, LITTLE)
     refusal = rig.engine.refusal()
     assert isinstance(refusal, Overloaded)
-    assert (refusal.reason, refusal.retryable) == ("memory", True)
+    assert (refusal.reason, refusal.retryable) == ("memory_pressure", True)
     with pytest.raises(Overloaded) as caught:
         rig.submit()
-    assert caught.value.reason == "memory"
+    assert caught.value.reason == "memory_pressure"
     (warning,) = caplog.messages
-    assert warning.startswith("service 'service': 999 bytes of memory are available, fewer than min_free_memory=1000: ")
+    assert warning.startswith("service 'service': 999 bytes of memory are available, less than min_free_memory=1000: ")
     memory.available = ENOUGH
     await rig.clock.advance(1.0)
     assert rig.engine.state is State.READY

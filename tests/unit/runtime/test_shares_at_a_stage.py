@@ -56,7 +56,7 @@ async def test_who_has_little_gets_a_place_from_who_has_much(make):
     assert rig.engine.refusal(tenant="few") is None
     assert await offer(rig, "few", 1) == 1
     assert (in_hand(rig, "flood"), in_hand(rig, "few")) == (4, 1)
-    assert rig.engine.counters.displaced == 1
+    assert rig.engine.counters.preempted == 1
     assert await offer(rig, "flood", 20) == 0, "it has more than its share"
     await answer_all(rig)
 

@@ -430,7 +430,7 @@ async def test_a_forged_result_ends_the_worker_and_its_item_runs_again(large, nu
     rig.workers[1].answer([b"1"])
     await rest()
     assert call.ends == [b"1"]
-    assert "the worker named" in caplog.text
+    assert "the worker sent " in caplog.text
 
 
 async def test_a_failure_is_never_read_from_a_slab(large, caplog):

@@ -189,7 +189,7 @@ def result(serial=1, page=0, nbytes=PAGE, number=7):
     ],
 )  # fmt: skip
 def test_a_handle_that_no_worker_of_ours_makes_is_refused(part, forged):
-    with pytest.raises(ProtocolError, match="the worker named"):
+    with pytest.raises(ProtocolError, match="the worker sent "):
         part.read(forged)
     assert part.used_bytes == 0
     assert part.read(result(1)) is not None, "what was refused took nothing"
@@ -197,10 +197,10 @@ def test_a_handle_that_no_worker_of_ours_makes_is_refused(part, forged):
 
 def test_a_result_is_named_once(part):
     view = part.read(result(1))
-    with pytest.raises(ProtocolError, match="result 1 of slab 7, where result 2 of slab 7 was to come"):
+    with pytest.raises(ProtocolError, match="expected result 2 of slab 7, the worker sent result 1 of slab 7"):
         part.read(result(1))
     del view
-    with pytest.raises(ProtocolError, match="the worker named result 1"):
+    with pytest.raises(ProtocolError, match="the worker sent result 1"):
         part.read(result(1))
     assert part.released() == [1]
     assert part.read(result(2)) is not None
@@ -209,10 +209,10 @@ def test_a_result_is_named_once(part):
 @pytest.mark.parametrize(("page", "nbytes"), [(2, 1), (2, PAGE), (1, PAGE + 1), (3, PAGE), (0, 8 * PAGE)])
 def test_what_the_worker_was_not_told_of_is_not_named_again(part, page, nbytes):
     view = part.read(result(1, page=2, nbytes=2 * PAGE))
-    with pytest.raises(ProtocolError, match="which are not its own, or still in use"):
+    with pytest.raises(ProtocolError, match="which it does not own or which are still in use"):
         part.read(result(2, page=page, nbytes=nbytes))
     del view
-    with pytest.raises(ProtocolError, match="which are not its own, or still in use"):
+    with pytest.raises(ProtocolError, match="which it does not own or which are still in use"):
         part.read(result(2, page=page, nbytes=nbytes))
     assert part.released() == [1]
     assert part.read(result(2, page=page, nbytes=nbytes)) is not None
@@ -410,12 +410,12 @@ def test_the_slabs_of_a_service_are_all_as_large_as_was_asked(specs, many, clock
     gc.collect()  # an engine of another test may have some
     before = open_slab_bytes()
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + many * (SIZE + 5))
-    slabs = opened(specs, clock, slab_bytes=SIZE + 5)
+    slabs = opened(specs, clock, shm_bytes=SIZE + 5)
     found = [stage.slab for stage in slabs.stages if stage is not None and stage.slab is not None]
     found += [] if slabs.arrivals is None else [slabs.arrivals.slab]
     assert [slab.nbytes for slab in found] == [SIZE] * many
     with pytest.raises(ConfigError, match="shm_bytes="):
-        opened(specs, clock, slab_bytes=SIZE + PAGE)
+        opened(specs, clock, shm_bytes=SIZE + PAGE)
 
 
 def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
@@ -424,14 +424,14 @@ def test_services_of_one_process_share_what_there_is(clock, monkeypatch):
     monkeypatch.setattr(slabs_, "memory_limit", lambda: before + 4 * SIZE)
     first = open_slabs("first", [OURS], ServiceOptions(shm_bytes=SIZE), clock)
     assert open_slab_bytes() == before + 2 * SIZE
-    taken = f"of which slabs of other services have {before + 2 * SIZE}, the processes included: set less than {SIZE},"
+    taken = f"processes included, of which slabs of other services use {before + 2 * SIZE}: set less than {SIZE},"
     with pytest.raises(ConfigError, match=taken):
-        opened([OURS], clock, slab_bytes=SIZE + PAGE)
-    opened([OURS], clock, slab_bytes=SIZE)
+        opened([OURS], clock, shm_bytes=SIZE + PAGE)
+    opened([OURS], clock, shm_bytes=SIZE)
     first.close()
     first.close()
     assert open_slab_bytes() == before
-    opened([OURS], clock, slab_bytes=2 * SIZE)
+    opened([OURS], clock, shm_bytes=2 * SIZE)
 
 
 @pytest.mark.parametrize(
@@ -453,14 +453,14 @@ def test_a_service_may_have_none(specs, options, clock, caplog):
 @pytest.mark.parametrize("options", [{}, {"shm_bytes": SIZE}])
 def test_where_all_stages_wait_there_is_no_slab_and_each_knows_what_is_large(options, clock):
     before = open_slab_bytes()
-    slabs = opened([WAITS, THEIRS], clock, slab_from=PAGE, **options)
+    slabs = opened([WAITS, THEIRS], clock, shm_threshold=PAGE, **options)
     assert open_slab_bytes() == before
     assert (slabs.arrivals, slabs.stages) == (None, [StageSlabs(None, [], PAGE), None])
 
 
 def test_a_system_without_such_memory_is_told_of_once(clock, monkeypatch, caplog):
     monkeypatch.delattr(os, "memfd_create")
-    assert opened([OURS], clock, slab_bytes=SIZE) is None
+    assert opened([OURS], clock, shm_bytes=SIZE) is None
     assert [record.getMessage() for record in caplog.records] == [
         (
             "service 'shop': shared memory is not available, large payloads are copied instead: this system has no "

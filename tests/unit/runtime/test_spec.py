@@ -153,7 +153,7 @@ class NotAStage: ...
         ((Embed, len), "a stage is a class or a function, got a tuple: "),
         (NotAStage, "NotAStage is not a stage: a stage is a subclass of penstock.Stage or a function"),
         (NoPredict, "NoPredict has no predict method"),
-        (Embed(), "a stage is given as its class, .*: write Embed, and penstock.stage"),
+        (Embed(), "pass the class of a stage, not an object, .*: write Embed, and penstock.stage"),
     ],
 )
 def test_what_is_no_stage_is_refused(target, reason):
@@ -239,7 +239,10 @@ def test_an_argument_at_its_limit_is_taken(arguments):
         ({"batch": True}, "batch must be a penstock.Batch, got True: write penstock.Batch(max_size=32)"),
         ({"setup": "model.joblib"}, "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got"),
         ({"setup": 5}, "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got 5"),
-        ({"setup": [("path", "y")]}, "setup takes a dict"),
+        (
+            {"setup": [("path", "y")]},
+            "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got [('path', 'y')]",
+        ),
         (
             {"setup": {1: "y"}},
             "setup must be a dict with the arguments of setup, as in setup={'path': ...}, got {1: 'y'}",

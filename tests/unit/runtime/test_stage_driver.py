@@ -71,7 +71,7 @@ async def test_a_batch_that_becomes_due_sooner_is_sent_sooner(make_rig):
     assert rig.workers[0].frames == []
     await rig.clock.advance(0.001)
     assert rig.workers[0].batches == [[b"a", b"b"]]
-    assert rig.engine.stages[0].counters.cuts == {"deadline": 1}
+    assert rig.engine.stages[0].counters.batches_closed == {"deadline": 1}
     await finish(rig)
 
 
@@ -224,10 +224,10 @@ async def test_a_stage_counts_what_it_did(make_rig):
     await rig.clock.advance(0.2)
     rig.workers[0].answer(seconds=0.15, calls=3)
     counters = rig.engine.stages[0].counters
-    assert (counters.batches, counters.bisected, counters.cuts) == (1, 1, {"idle": 1})
+    assert (counters.batches, counters.bisected, counters.batches_closed) == (1, 1, {"idle": 1})
     assert counters.batch_size.total == 2
-    assert counters.computed.total == 0.15
-    assert (counters.waited.count, counters.waited.total) == (2, 0.0)
+    assert counters.run_seconds.total == 0.15
+    assert (counters.queue_seconds.count, counters.queue_seconds.total) == (2, 0.0)
 
 
 async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is_no_suspect(make_rig, caplog):
@@ -244,7 +244,7 @@ async def test_a_worker_whose_every_batch_fails_is_recycled_and_what_it_holds_is
         in caplog.text
     )
     counters = rig.engine.stages[0].counters
-    assert (counters.recycled, counters.restarts) == (1, 1)
+    assert (counters.unhealthy_restarts, counters.restarts) == (1, 1)
     assert rig.clock.waiting == [0.0], "its restart is not held back"
     await rig.clock.advance(0)
     rig.workers[1].become_ready()
@@ -299,7 +299,7 @@ async def test_of_a_dead_worker_only_the_frame_it_ran_is_suspect_and_its_items_r
     rig.workers[1].become_ready()
     await rest()
     assert rig.workers[1].batches == [[b"a"], [b"b", b"c"]]
-    assert rig.engine.stages[0].counters.cuts["retry"] == 1
+    assert rig.engine.stages[0].counters.batches_closed["retry"] == 1
     assert rig.engine.stages[0].counters.retried == 1
     await finish(rig)
     assert all(call.done for call in calls)
@@ -345,7 +345,7 @@ async def test_a_suspect_that_lay_behind_another_is_retried_before_the_others(ma
     await rest()
     assert sum(len(worker.batches) for worker in rig.workers.alive) == 1
     await finish(rig)
-    assert rig.engine.counters.lost == 1
+    assert rig.engine.counters.worker_lost == 1
 
 
 # -- what failures lead to --------------------------------------------------------------------------------------------
@@ -387,7 +387,9 @@ async def test_a_client_cannot_end_a_worker_that_runs_its_example_well(make_rig)
         await rig.clock.advance(1.0)
     counters = rig.engine.stages[0].counters
     assert (rig.workers[0].orders, len(rig.workers)) == ([], 1)
-    assert (counters.recycled, counters.batches, counters.computed.count) == (0, 18, 18), "an example is no batch"
+    assert (counters.unhealthy_restarts, counters.batches, counters.run_seconds.count) == (0, 18, 18), (
+        "an example is no batch"
+    )
 
 
 async def test_an_examination_waits_behind_what_the_worker_holds(make_rig):
@@ -413,7 +415,7 @@ async def test_a_worker_that_fails_its_example_too_is_recycled_and_both_errors_a
     assert rig.workers[0].orders == ["kill"]
     assert "the last with RuntimeError: bad item" in caplog.text
     assert "first example fails too, with RuntimeError: device-side assert" in caplog.text
-    assert rig.engine.stages[0].counters.recycled == 1
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 1
     await restarted(rig)
     rig.workers[1].answer([b"3"])
     await rest()
@@ -601,7 +603,7 @@ async def test_a_worker_that_goes_on_for_nobody_is_replaced_and_what_was_behind_
     await rest()
     assert behind.ends == [b"ok"]
     counters = rig.engine.stages[0].counters
-    assert (counters.abandoned, counters.restarts, counters.retried, counters.recycled) == (1, 1, 0, 0)
+    assert (counters.orphan_kills, counters.restarts, counters.retried, counters.unhealthy_restarts) == (1, 1, 0, 0)
 
 
 async def test_a_worker_that_goes_on_for_a_caller_who_left_is_replaced_too(make_rig):
@@ -610,7 +612,7 @@ async def test_a_worker_that_goes_on_for_a_caller_who_left_is_replaced_too(make_
     rig.engine.cancel(call.request)
     await rig.clock.advance(4.0)
     assert rig.workers[0].orders == ["kill"]
-    assert rig.engine.stages[0].counters.abandoned == 1
+    assert rig.engine.stages[0].counters.orphan_kills == 1
 
 
 async def test_a_thread_may_go_on_for_nobody(make_rig):
@@ -652,8 +654,8 @@ async def test_of_more_series_than_there_may_be_the_log_tells_once(make_rig, cap
     lines = [record.getMessage() for record in caplog.records if "series" in record.getMessage()]
     assert lines == [
         (
-            r"stage 'sqrt': it counts more than 1000 series: penstock_user_hits_total{user='1.300\n'} is dropped, and "
-            "so is each further one; give labels few values, and no ids; it is told once"
+            r"stage 'sqrt': more than 1000 counter series: dropping penstock_user_hits_total{user='1.300\n'} and every "
+            "further one; use labels with few values, and no ids (logged once)"
         )
     ]
 
@@ -727,7 +729,7 @@ async def test_where_a_device_is_lost_the_batch_runs_alone_in_a_new_worker_and_t
     assert [call.ends for call in calls] == [[b"0"], [StageFailed], [b"2"]]
     assert calls[1].error.message == "own error"
     driver = rig.engine.stages[0]
-    assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.recycled) == (2, 2, 0)
+    assert (driver.counters.devices_lost, driver.counters.restarts, driver.counters.unhealthy_restarts) == (2, 2, 0)
     assert driver.workers[0].reason == ""
     assert "device lost: a batch failed" in caplog.text
     assert "ended: its device was lost (signal SIGKILL)" in caplog.text

@@ -54,7 +54,7 @@ def test_a_method_that_only_a_hook_can_be_is_refused_with_its_name(name, hook, w
     [
         ("example", [1], "its 'example' is never read: write `examples = [...]`, a list of items"),
         ("batch_size", 8, "its 'batch_size' is never read: write `batch = penstock.Batch(max_size=8)`"),
-        ("max_batch_size", 8, "nothing reads its 'max_batch_size': write `batch = penstock.Batch(max_size=8)`"),
+        ("max_batch_size", 8, "its 'max_batch_size' is never read: write `batch = penstock.Batch(max_size=8)`"),
         ("batchs", Batch(), "its 'batchs' is never read: rename it to 'batch'"),
         (
             "warmup",

@@ -59,7 +59,7 @@ async def test_beyond_its_rate_a_tenant_is_refused_and_told_when_its_token_comes
     await rest()
     await answer_all(rig)
     assert all(call.ends == [b"1"] for call in [*calls, other])
-    assert rig.engine.counters.refused_quota == 3
+    assert rig.engine.counters.rejected_quota == 3
 
 
 async def test_the_head_asks_and_takes_no_token(make):
@@ -162,9 +162,9 @@ async def test_what_waits_for_tokens_leaves_half_of_the_bytes_to_the_others(make
         max_in_flight=100,
         max_queued_bytes=1000,
     )
-    with pytest.raises(Overloaded, match="more than 500 bytes") as caught:
+    with pytest.raises(Overloaded, match="would exceed 500 bytes") as caught:
         rig.submit(*[b"x" * 100] * 10, tenant="slow", lane=Lane.BULK)
-    assert caught.value.reason == "bytes"
+    assert caught.value.reason == "memory_budget"
     batch = await rig.call(*[b"x" * 100] * 5, tenant="slow", lane=Lane.BULK, within=60.0)
     await answer_all(rig)
     assert rig.engine.refusal(nbytes=600, tenant="gold") is None
@@ -275,10 +275,10 @@ async def test_a_newcomer_below_its_share_displaces_and_the_head_displaces_nobod
     await rest()
     assert [call.done for call in flood] == [False, False, True, True]
     error = flood[3].error
-    assert (type(error), error.reason, error.begun) == (Overloaded, "share", False)
+    assert (type(error), error.reason, error.started) == (Overloaded, "preempted", False)
     assert error.retry_after_ms >= 50
     assert isinstance(refused(rig, Overloaded, tenant="quiet"), Overloaded), "it has its share"
-    assert rig.engine.counters.displaced == 2
+    assert rig.engine.counters.preempted == 2
     assert rig.engine.queued == 4
     for _ in range(4):
         await answer_all(rig)
@@ -305,7 +305,7 @@ async def test_when_all_in_hand_is_at_workers_the_newcomer_is_refused(make_rig):
     rig = await make_rig(spec(workers=2, prefetch=0), max_in_flight=2).start()
     for _ in range(2):
         await rig.call(tenant="flood", urgency=7)
-    assert refused(rig, Overloaded, tenant="quiet", urgency=0).reason == "full"
+    assert refused(rig, Overloaded, tenant="quiet", urgency=0).reason == "queue_full"
     await answer_all(rig)
     await answer_all(rig, 1)
 
@@ -315,7 +315,7 @@ async def test_the_bound_of_bytes_is_not_moved(make_rig):
     flood = [await rig.call(b"1234", tenant="flood") for _ in range(2)]
     with pytest.raises(Overloaded) as caught:
         rig.submit(b"123", tenant="quiet", urgency=0)
-    assert caught.value.reason == "bytes"
+    assert caught.value.reason == "memory_budget"
     for _ in range(3):
         await answer_all(rig)
     assert all(call.done for call in flood)
@@ -328,8 +328,8 @@ async def test_one_who_waits_for_bytes_keeps_out_its_own_rank_and_worse_for_that
     waits = await rig.call(b"w" * 60, wait=True, tenant="flood", urgency=5)
     assert rig.engine.refusal(nbytes=5, tenant="gold", urgency=0) is None
     first = await rig.call(b"12345", tenant="gold", urgency=4)
-    assert refused(rig, Overloaded, urgency=5).reason == "bytes"
-    assert refused(rig, Overloaded, urgency=7).reason == "bytes"
+    assert refused(rig, Overloaded, urgency=5).reason == "memory_budget"
+    assert refused(rig, Overloaded, urgency=7).reason == "memory_budget"
     for _ in range(6):
         await answer_all(rig)
     assert (first.ends, waits.ends) == ([b"12345"], [b"w" * 60])
@@ -348,7 +348,7 @@ async def test_a_caller_that_submits_when_it_is_displaced_does_not_get_the_place
 
     rig.engine.submit((b"2",), 1, 1, math.inf, told, tenant="flood")
     quiet = await rig.call(b"q", tenant="quiet")
-    assert again == ["full"]
+    assert again == ["queue_full"]
     for _ in range(3):
         await answer_all(rig)
     assert quiet.ends == [b"q"]
@@ -361,7 +361,7 @@ async def test_a_newcomer_displaces_in_the_turn_of_the_loop_in_which_items_end_t
     assert rig.engine.refusal(tenant="quiet") is None
     quiet, urgent = rig.submit(b"q", tenant="quiet"), rig.submit(b"u", tenant="urgent", urgency=0)
     assert rig.engine.queued == 4
-    assert rig.engine.counters.displaced == 2
+    assert rig.engine.counters.preempted == 2
     for _ in range(6):
         await rest()
         await answer_all(rig)
@@ -409,7 +409,7 @@ async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, c
     rig.engine.submit((b"3",), 1, 1, math.inf, told.append, urgency=4)
     assert told == []
     await rest()
-    assert [outcomes[0].error.reason for outcomes in told] == ["share"]
+    assert [outcomes[0].error.reason for outcomes in told] == ["preempted"]
     assert "error in a caller's callback" in caplog.text
     for _ in range(3):
         await answer_all(rig)
@@ -418,7 +418,7 @@ async def test_nobody_is_told_before_its_own_submission_has_returned(make_rig, c
 async def test_at_the_bound_of_the_first_stage_a_newcomer_displaces_too(make_rig):
     rig = await make_rig(spec(prefetch=0, max_queued=2)).start()
     flood = [await rig.call(urgency=5) for _ in range(3)]
-    assert refused(rig, Overloaded, urgency=5).reason == "full"
+    assert refused(rig, Overloaded, urgency=5).reason == "queue_full"
     await rig.call(urgency=4)
     assert flood[2].done
     for _ in range(4):

@@ -62,7 +62,7 @@ class Load:
         def done(outcomes):
             if isinstance(outcomes[0], Result):
                 self.served[name] += 1
-            elif getattr(outcomes[0].error, "reason", "") == "share":
+            elif getattr(outcomes[0].error, "reason", "") == "preempted":
                 self.displaced[name] += 1
 
         return done

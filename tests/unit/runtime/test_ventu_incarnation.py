@@ -321,7 +321,7 @@ async def test_its_death_inside_an_answer_is_reported_as_such():
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\xff\xff\xff\xff", "a message claims 4294967295 bytes"),
+        (b"\xff\xff\xff\xff", "a message announces 4294967295 bytes; the limit is 1000"),
         (b"\x00\x00\x00\x01\x90", "not a map"),
         (HELLO, "not a map"),
         (b"\x00\x00\x00\x05\x81\xa1x\xa1y", "an unknown id"),

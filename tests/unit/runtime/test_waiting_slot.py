@@ -148,7 +148,7 @@ async def test_what_goes_on_after_a_cancel_is_abandoned_so_many_seconds_after_it
     assert rig.workers[0].orders == []
     await rig.clock.advance(0.1)
     assert rig.workers[0].orders == ["kill"]
-    assert rig.engine.stages[0].counters.abandoned == 1
+    assert rig.engine.stages[0].counters.orphan_kills == 1
     await restarted(rig, 0)
     assert batches(rig) == [[b"1"]], "its mate is no suspect, and runs again"
     assert rig.engine.stages[0].counters.retried == 0
@@ -161,7 +161,7 @@ async def test_the_log_tells_once_of_many_that_go_on_after_their_cancel(make_rig
     for call in calls:
         rig.engine.cancel(call.request)
     await rig.clock.advance(12.0)
-    assert caplog.text.count("it goes on for now") == 1
+    assert caplog.text.count("an abandoned batch; it keeps running for now") == 1
     await rig.clock.advance(18.1)
     assert caplog.text.count("an abandoned batch; the worker is killed") == 1
     assert rig.workers[0].orders == ["kill"]
@@ -299,7 +299,7 @@ async def test_of_the_items_of_a_dead_worker_the_one_that_kills_again_is_lost_an
         await rest()
     assert runs == [2] * 8
     assert [call.ends for call in calls] == [[WorkerLost] if i == 5 else [b"%d" % i] for i in range(8)]
-    assert "another one had ended under it before" in str(calls[5].error)
+    assert "a worker had been lost while it ran this item before" in str(calls[5].error)
 
 
 async def test_suspects_of_jobs_without_room_behind_the_stage_hold_up_nobody_in_front(make_rig):
@@ -323,7 +323,7 @@ async def test_failures_in_a_row_neither_examine_nor_restart_a_worker(make_rig):
         assert isinstance(call.error, StageFailed)
     assert rig.workers[0].orders == []
     assert not rig.workers[0].examined
-    assert rig.engine.stages[0].counters.recycled == 0
+    assert rig.engine.stages[0].counters.unhealthy_restarts == 0
 
 
 async def test_a_worker_that_is_asked_how_it_is_takes_batches_beside_that(make_rig):
@@ -346,7 +346,7 @@ async def test_a_request_that_would_end_too_late_is_refused_by_what_all_places_d
     await rig.call(b"a")
     rig.workers[0].answer(seconds=1.0)
     await submit(rig, 4)
-    with pytest.raises(Overloaded, match=r"would end 1\.5 s after its deadline"):  # two run, and two wait
+    with pytest.raises(Overloaded, match=r"predicted to end 1\.5 s after its deadline"):  # two run, and two wait
         await rig.call(b"x", within=1.5)
     await rig.call(b"y", within=3.5)
     assert rig.engine.stages[0].known_rate == 2.0
@@ -368,7 +368,7 @@ async def test_what_is_sent_ahead_takes_the_place_that_is_free_first(make_rig):
     await rig.call(b"a")
     rig.workers[0].answer(seconds=1.0)
     await submit(rig, 4)
-    with pytest.raises(Overloaded, match=r"would end 1 s after its deadline"):
+    with pytest.raises(Overloaded, match=r"predicted to end 1 s after its deadline"):
         await rig.call(b"x", within=2.0)
     await rig.call(b"y", within=3.0)
 

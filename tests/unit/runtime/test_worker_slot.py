@@ -375,7 +375,7 @@ async def test_a_worker_that_says_a_word_of_the_handshake_out_of_turn_is_killed(
     rig = await Rig(obedient=False).started()
     for word in words:
         rig.worker.say(Kind[word], pack(Hello(1)) if word == "HELLO" else b"")
-    await broken(rig, caplog, f"the worker sent a {words[-1]} frame")
+    await broken(rig, caplog, f"the worker sent an unexpected {words[-1]} frame")
 
 
 async def test_a_worker_that_becomes_ready_while_it_is_being_ended_takes_no_batch():

@@ -742,8 +742,8 @@ def test_bodies_in_arrival_are_ended_while_more_is_held_than_may_be(fakes):
     refusal = app.overfull(call.request, 60)
     assert refusal.status == 503
     assert dict(refusal.headers)[b"retry-after"] == b"3"
-    assert b'"reason":"bytes"' in refusal.body
-    assert (service.engine.counters.refused, service.engine.counters.refused_bytes) == (1, 1)
+    assert b'"reason":"memory_budget"' in refusal.body
+    assert (service.engine.counters.rejected, service.engine.counters.rejected_memory_budget) == (1, 1)
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/health", "/openapi.json", "/docs"])

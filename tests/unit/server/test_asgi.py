@@ -197,7 +197,7 @@ async def test_bodies_that_come_slowly_are_bounded_together(fakes):
     await second.end()
     assert second.sent[0]["status"] == 503
     assert (b"retry-after", b"3") in second.sent[0]["headers"]
-    assert (service.engine.held_bytes, service.engine.counters.refused) == (6, 1)
+    assert (service.engine.held_bytes, service.engine.counters.rejected) == (6, 1)
     first.body(b"7")
     await first.end()
     assert first.sent[0]["status"] == 200

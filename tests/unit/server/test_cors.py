@@ -118,7 +118,7 @@ def test_a_body_that_finds_no_room_is_refused_so_that_it_may_be_read(fakes):
     app = named(fakes, service)
     request = fakes.call(app, origin=PAGE).request
     service.engine.held_bytes = 100
-    service.engine.refused = Overloaded(reason="bytes")
+    service.engine.refused = Overloaded(reason="memory_budget")
     assert dict(app.overfull(request, 1).headers)[ALLOWED] == PAGE.encode()
     page = fakes.call(app, "GET", "/livez", b"", origin=PAGE).request
     assert app.overfull(page, 10) is None

@@ -63,12 +63,12 @@ def begun(error):
 
 @pytest.mark.parametrize("status", [503, 429, 400])
 def test_a_full_service_says_why_and_when_whatever_its_status(status):
-    error = Overloaded(retry_after=3, retry_after_ms=2345, reason="bytes")
+    error = Overloaded(retry_after=3, retry_after_ms=2345, reason="memory_budget")
     found, headers, problem = answer(error, overload_status=status)
     assert (found, headers[b"retry-after"], headers[b"retry-after-ms"]) == (status, b"3", b"2345")
     assert headers[b"x-should-retry"] == b"true"
     told = {name: problem[name] for name in ("status", "reason", "retry_after", "retry_after_ms")}
-    assert told == {"status": status, "reason": "bytes", "retry_after": 3, "retry_after_ms": 2345}
+    assert told == {"status": status, "reason": "memory_budget", "retry_after": 3, "retry_after_ms": 2345}
     assert "id" not in problem
 
 

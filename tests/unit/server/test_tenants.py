@@ -226,7 +226,7 @@ def test_what_can_never_be_taken_is_refused_for_good_and_takes_no_slot(fakes, ra
     refusal = judge_head(app, request)
     assert refusal.status == status
     assert dict(refusal.headers)[b"x-should-retry"] == (b"true" if status == 429 else b"false")
-    assert len(service.engine.refused_tenants) == service.engine.counters.refused == (status == 429)
+    assert len(service.engine.refused_tenants) == service.engine.counters.rejected == (status == 429)
 
 
 def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenants):
@@ -239,7 +239,7 @@ def test_a_body_in_arrival_that_is_ended_is_a_refusal_to_its_tenant(fakes, tenan
     refusal = app.overfull(call.request, 60)
     assert limits_of(dict(refusal.headers)) == SAID
     assert service.engine.refused_tenants == ["gold"]
-    assert service.engine.counters.refused_bytes == 1
+    assert service.engine.counters.rejected_memory_budget == 1
 
 
 def test_answers_to_others_say_nothing_of_a_rate(fakes, rated):
@@ -276,6 +276,6 @@ def test_metrics_show_tenants_by_name(fakes):
     service.engine.tenants = [("gold", TenantNumbers(3, 1, 0.5)), ("other", TenantNumbers(2, 0, 0.0))]
     page = fakes.call(fakes.app(service), "GET", "/metrics").response.body.decode()
     assert 'penstock_tenant_items_accepted_total{service="echo",tenant="gold"} 3.0' in page
-    assert 'penstock_tenant_items_refused_total{service="echo",tenant="gold"} 1.0' in page
-    assert 'penstock_tenant_waited_seconds_total{service="echo",tenant="gold"} 0.5' in page
+    assert 'penstock_tenant_items_rejected_total{service="echo",tenant="gold"} 1.0' in page
+    assert 'penstock_tenant_queue_seconds_total{service="echo",tenant="gold"} 0.5' in page
     assert 'penstock_tenant_items_accepted_total{service="echo",tenant="other"} 2.0' in page

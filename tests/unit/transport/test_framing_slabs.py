@@ -185,7 +185,7 @@ def refused(wire, words, **options):
 @both
 def test_nothing_is_named_to_a_decoder_without_slabs(make):
     wire = make([b"x" * 5000], {0: Handle(1, 0, 5000, 1)})
-    refused(wire, "the other end uses version 5 of the protocol, this one version 4", slabs=False)
+    refused(wire, "the peer uses version 5 of the protocol, this process version 4", slabs=False)
 
 
 @both
@@ -201,14 +201,14 @@ def test_a_note_about_slabs_is_no_frame_of_the_older_version(kind):
     wire = b"".join(encode_control(kind, b"payload"))
     for slabs in (False, True):
         refused(wire, f"unknown kind of frame: {int(kind)}", slabs=slabs)
-    refused(encode_slab_note(kind, b"payload"), "the other end uses version 5", slabs=False)
+    refused(encode_slab_note(kind, b"payload"), "the peer uses version 5", slabs=False)
 
 
 @pytest.mark.parametrize("version", [0, 3, 6, 255])
 def test_no_other_version_is_read(version):
     wire = bytearray(encode_slab_note(Kind.KEPT, b""))
     wire[2] = version
-    refused(bytes(wire), f"the other end uses version {version}")
+    refused(bytes(wire), f"the peer uses version {version}")
 
 
 @pytest.mark.parametrize("kind", [0, 22, 255])

@@ -112,7 +112,7 @@ def test_a_first_message_that_is_not_empty_is_refused_before_it_has_come():
 @pytest.mark.parametrize("more", [HELLO, b"\x00", message({})])
 def test_a_worker_says_nothing_before_it_has_a_batch(more):
     exchange, _ = greeted()
-    with pytest.raises(ProtocolError, match="though it had no batch"):
+    with pytest.raises(ProtocolError, match="without having a batch"):
         feed(exchange, more)
 
 
@@ -296,23 +296,23 @@ def test_an_id_that_is_missing_from_the_answer_is_a_failure_of_the_stage():
         (lambda ids: {"error_ids": b"\xff" * 36}, "an unknown id"),
         (lambda ids: {"error_id": ["x"]}, "an unknown id"),
         (lambda ids: {"error_ids": ids[0] + "x"}, "error_ids has 37 bytes"),
-        (lambda ids: {"error_ids": ids[0] * 3}, "error_ids has 108 bytes for 2 items"),
-        (lambda ids: {"error_ids": ids}, "something else than bytes or text"),
+        (lambda ids: {"error_ids": ids[0] * 3}, "error_ids has 108 bytes; expected at most 2 ids of 36 bytes each"),
+        (lambda ids: {"error_ids": ids}, "a value that is neither bytes nor text"),
         (lambda ids: {"error_id": ids[0]}, "error_id is not a list"),
-        (lambda ids: {"error_id": [ids[0]] * 3}, "error_id is not a list of 2 ids at most"),
+        (lambda ids: {"error_id": [ids[0]] * 3}, "error_id is not a list of at most 2 ids"),
         (lambda ids: {"error_id": [1]}, "error_id is not a list of ids"),
         (lambda ids: b"\x81\xa8error_id\xdd\xff\xff\xff\xff", "truncated"),
         (lambda ids: b"\x81\xa8error_id\x91\xa1\xff", "error_id is not a list of ids"),
-        (lambda ids: {ids[0]: 5}, "something else than bytes or text"),
-        (lambda ids: {ids[0]: None}, "something else than bytes or text"),
-        (lambda ids: {ids[0]: {}}, "something else than bytes or text"),
-        (lambda ids: {1: b""}, "cannot be read"),
-        (lambda ids: {b"x" * 36: b""}, "cannot be read"),
+        (lambda ids: {ids[0]: 5}, "a value that is neither bytes nor text"),
+        (lambda ids: {ids[0]: None}, "a value that is neither bytes nor text"),
+        (lambda ids: {ids[0]: {}}, "a value that is neither bytes nor text"),
+        (lambda ids: {1: b""}, "cannot be decoded"),
+        (lambda ids: {b"x" * 36: b""}, "cannot be decoded"),
         (lambda ids: b"\x82" + 2 * (PACK(ids[0]) + PACK(b"")), "an id twice"),
         (lambda ids: PACK({ids[0]: b""}) + b"\x00", "trailing"),
-        (lambda ids: b"\x81\xa1x" + b"\x91" * 100_000, "cannot be read"),
-        (lambda ids: b"\x81\xa1\xff\xa0", "cannot be read"),
-        (lambda ids: b"\x81\xc1", "cannot be read"),
+        (lambda ids: b"\x81\xa1x" + b"\x91" * 100_000, "cannot be decoded"),
+        (lambda ids: b"\x81\xa1\xff\xa0", "cannot be decoded"),
+        (lambda ids: b"\x81\xc1", "cannot be decoded"),
         (lambda ids: b"\x81\xa1x\xc6\xff\xff\xff\xff", "truncated"),
     ],
 )
@@ -330,7 +330,7 @@ def test_more_than_one_message_for_a_batch_is_refused():
 
 def test_a_length_that_is_too_large_is_refused_when_it_is_read():
     exchange, _ = asked([b"a"])
-    with pytest.raises(ProtocolError, match="announces 1048577 bytes, and may have 1048576"):
+    with pytest.raises(ProtocolError, match="announces 1048577 bytes; the limit is 1048576"):
         feed(exchange, (MOST + 1).to_bytes(4, "big"))
 
 

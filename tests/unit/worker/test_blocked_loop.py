@@ -59,7 +59,7 @@ def test_what_blocks_is_named_once_with_its_line(told):
     (line,) = told.lines
     at = inspect.getsourcelines(Blocks.help)[1] + 1
     assert line.startswith("stage 'wait': the event loop was blocked for over ")
-    assert f" s by `Blocks.predict`, at {__file__}:{at}; " in line
+    assert f" s by `Blocks.predict`, at {__file__}:{at}, which stops all other items of this worker: " in line
 
 
 def test_a_loop_that_waits_is_not_blocked_however_long(told):

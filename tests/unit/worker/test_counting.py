@@ -150,7 +150,9 @@ def test_a_counter_has_the_same_labels_each_time(worker, sent):
     with worker():
         ps.count("hits", lang="en")
         ps.count("hits", lang="de")
-        with pytest.raises(ConfigError, match=r"'hits' has the labels \(lang\) elsewhere, and \(lang, top\) here"):
+        with pytest.raises(
+            ConfigError, match=r"'hits' was used before with the labels \(lang\), now with \(lang, top\)"
+        ):
             ps.count("hits", lang="en", top=1)
     assert set(sent.totals) == {("user_hits", "lang=en"), ("user_hits", "lang=de")}
 

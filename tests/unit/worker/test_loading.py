@@ -77,7 +77,7 @@ TOP_LEVEL_LAMBDA = lambda x: x  # noqa: E731  # it is what people write
 
 
 def test_a_lambda_is_refused():
-    with pytest.raises(ConfigError, match=r"<lambda> is a lambda, .*write a function with `def` at the top level"):
+    with pytest.raises(ConfigError, match=r"<lambda> is a lambda, .*define a function with `def` at the top level"):
         reference(lambda x: x)
     with pytest.raises(ConfigError, match=r"<lambda> is a lambda, "):
         reference(TOP_LEVEL_LAMBDA)
@@ -85,7 +85,7 @@ def test_a_lambda_is_refused():
 
 @pytest.mark.parametrize("target", [functools.partial(print), types.SimpleNamespace()], ids=["partial", "object"])
 def test_an_object_without_a_name_is_refused(target):
-    with pytest.raises(ConfigError, match=r"has no name by which a worker process could import it.*inline=True"):
+    with pytest.raises(ConfigError, match=r"has no name, so a worker process cannot import it.*inline=True"):
         reference(target)
 
 
@@ -93,13 +93,13 @@ def test_a_class_that_its_module_calls_otherwise_is_refused(importable):
     module = __import__(importable(SCRIPT, "penstock_test_replaced"))
     original = module.Model
     module.Model = object()
-    with pytest.raises(ConfigError, match="is not what `penstock_test_replaced` calls Model"):
+    with pytest.raises(ConfigError, match="is not the object named Model in `penstock_test_replaced`"):
         reference(original)
 
 
 def test_a_class_of_a_module_that_is_not_there_is_refused():
     orphan = type("Orphan", (), {"__module__": "penstock_test_nowhere", "__qualname__": "Orphan"})
-    with pytest.raises(ConfigError, match="is not what `penstock_test_nowhere` calls Orphan"):
+    with pytest.raises(ConfigError, match="is not the object named Orphan in `penstock_test_nowhere`"):
         reference(orphan)
 
 
@@ -203,7 +203,7 @@ def with_setup(setup):
 @pytest.mark.parametrize("setup", [staticmethod(lambda path: 1), classmethod(lambda cls, path: 1)])
 def test_a_setup_that_needs_no_object_takes_the_arguments_too(setup):
     check_setup("embed", with_setup(setup), {"path": 1})
-    with pytest.raises(ConfigError, match="it takes path, given as"):
+    with pytest.raises(ConfigError, match="it takes path, passed as"):
         check_setup("embed", with_setup(setup), {})
 
 

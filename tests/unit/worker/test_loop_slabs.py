@@ -407,7 +407,7 @@ def test_a_view_cannot_be_written_to_and_any_other_bytes_are_a_copy(coordinator,
 def test_a_worker_ends_where_a_batch_names_what_it_cannot_read(coordinator):
     coordinator.launch()
     coordinator.batch(1, b"", handles={0: Handle(2, 0, LEAST, 1)})
-    with pytest.raises(ProtocolError, match="a batch names"):
+    with pytest.raises(ProtocolError, match="a batch refers to"):
         coordinator.work(Echo)
 
 

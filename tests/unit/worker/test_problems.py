@@ -163,7 +163,7 @@ class ReadsItself:
 
 
 def test_a_traceback_begins_at_the_users_code_and_then_shows_every_frame():
-    with pytest.raises(ValueError, match="an empty payload") as caught:
+    with pytest.raises(ValueError, match="the payload is empty, not a pickle") as caught:
         loads(dumps(ReadsItself()))
     trace = describe_error(caught.value.__cause__).traceback
     assert trace.splitlines()[1].endswith(", in users_reader")

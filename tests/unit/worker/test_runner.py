@@ -619,7 +619,7 @@ def test_an_example_that_cannot_be_copied_is_used_itself():
 def test_warm_up_fails_where_an_example_has_another_answer_than_it_must():
     examples = [1, Example(2, 4.0), Example([1.0], [1.0, 1.0], tolerance=0.1)]
     runner(lambda x: x * 2).warm_up(examples, 8)
-    with pytest.raises(WrongAnswer, match=r"^examples\[1\]: wanted 4.0, came 6; floats may differ by 1e-05 of "):
+    with pytest.raises(WrongAnswer, match=r"^examples\[1\]: expected 4.0, got 6; floats may differ by 1e-05 of "):
         runner(lambda x: x * 3).warm_up(examples, 8)
 
 
@@ -636,7 +636,10 @@ def watched(type_, target, **more):
     return runner(target, watch=ResultWatch(type_, 3), encoder=ItemEncoder(type_), **more)
 
 
-TOLD = "stage 'embed': a result is not `dict[str, float]`: expected `float`, got `str` at `$[...]`; nothing fails by it"
+TOLD = (
+    "stage 'embed': a result is not `dict[str, float]`: expected `float`, got `str` at `$[...]`; the item does not "
+    "fail; logged once"
+)
 
 
 def test_a_first_result_that_is_not_as_declared_is_told_once_and_sent_all_the_same(caplog):
@@ -719,7 +722,7 @@ def test_an_item_of_an_external_stage_that_cannot_be_read_fails_and_its_mates_do
     status, problem = outcome(answer.statuses[0], answer.payloads[0])
     assert status is Status.FAILED
     assert problem.type_name == "penstock.worker.problems.UnfitResult"
-    assert problem.message.startswith("what stage 'out' gave is no item of stage 'embed': ")
+    assert problem.message.startswith("the result of stage 'out' is not a valid item of stage 'embed': ")
     assert answer.statuses[1] == (Status.FAILED if codec is Codec.RAW else Status.OK)
 
 

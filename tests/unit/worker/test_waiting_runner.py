@@ -276,7 +276,7 @@ async def test_a_plain_predict_that_returns_what_has_to_be_awaited_is_told_so(pl
             return UNAWAITED[kind]()
 
     frame = await Running(Forgets(), plain, batched=batched).frame(1)
-    words = f"predict gave {kind!r}, which nobody awaits: write `async def`, and `await` what it calls"
+    words = f"predict returned {kind!r}, which is never awaited: write `async def`, and `await` the call"
     assert (ended(frame), frame.calls) == ([(FAILED, words)], 1)
 
 
@@ -290,10 +290,10 @@ async def test_so_is_a_hook_and_an_item_of_a_batch(plain, batched):
             return [coroutine() if each == "item" else each for each in x] if batched else x
 
     running = Running(Forgets(), plain, batched=batched)
-    assert (await running.run("hook"))[0][1].startswith("preprocess gave 'coroutine'")
+    assert (await running.run("hook"))[0][1].startswith("preprocess returned 'coroutine'")
     if batched:
         found = await running.run("item", "b")
-        assert found[0][1].startswith("predict gave 'coroutine'")
+        assert found[0][1].startswith("predict returned 'coroutine'")
         assert found[1] == "b"
 
 

@@ -230,7 +230,7 @@ def test_the_cycle_collector_looks_at_all_objects_for_a_fiftieth_of_the_time(inp
     ],
 )  # fmt: skip
 def test_what_no_coordinator_names_is_refused(inputs, forged):
-    with pytest.raises(ProtocolError, match="a batch names"):
+    with pytest.raises(ProtocolError, match="a batch refers to"):
         inputs.open(batch(forged))
 
 
@@ -289,7 +289,7 @@ def test_where_there_is_no_room_nothing_is_put_until_something_is_released(resul
 @pytest.mark.parametrize("serials", [[1, 1], [2], [0], [-1], [MOST]])
 def test_what_is_no_result_cannot_be_released_and_what_was_cannot_be_again(results, serials):
     results.put(b"x", 1)
-    with pytest.raises(ProtocolError, match="was released twice, or is none"):
+    with pytest.raises(ProtocolError, match="was released twice or does not exist"):
         results.release(serials)
 
 

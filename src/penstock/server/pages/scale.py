@@ -32,7 +32,7 @@ class Scale:
         return {
             "state": worst_state(self._services),
             "backlog_seconds": round(max([engine.backlog_seconds for engine in engines], default=0.0), 3),
-            "in_hand": sum([engine.queued for engine in engines]),
-            "max_queued": sum([service.options.max_in_flight for service in self._services]),
+            "in_flight": sum([engine.queued for engine in engines]),
+            "max_in_flight": sum([service.options.max_in_flight for service in self._services]),
             "workers_up": sum([worker.state.up for worker in workers]),
         }

@@ -48,7 +48,7 @@ def test_the_first_example_goes_through_the_service_as_a_pickled_probe(fakes, ap
 
 RIGHT = msgspec.msgpack.encode([2.0, 4.0])
 WRONG = msgspec.msgpack.encode([2.0, 4.5])
-WORDS = "examples[0]: wanted 4.0, came 4.5 at `$[1]`; floats may differ by 1e-05 of their value, and "
+WORDS = "examples[0]: expected 4.0, got 4.5 at `$[1]`; floats may differ by 1e-05 of their value; "
 
 
 @pytest.mark.parametrize(("payload", "status", "words"), [(RIGHT, 200, ""), (WRONG, 503, WORDS)])

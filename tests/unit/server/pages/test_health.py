@@ -98,7 +98,7 @@ def test_health_tells_what_every_service_stage_and_worker_is_doing(fakes):
                     {
                         "index": 0,
                         "state": "idle",
-                        "external": False,
+                        "remote": False,
                         "language": "",
                         "pid": 4711,
                         "gpus": [2],
@@ -117,10 +117,10 @@ def test_health_tells_of_a_worker_that_attached_what_it_is(fakes):
     (worker,) = service.engine.stages[0].workers
     worker.language = "node 20\x1b[2J"
     (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
-    assert (shown["external"], shown["language"], shown["pid"]) == (True, "node 20\\x1b[2J", 4711)
+    assert (shown["remote"], shown["language"], shown["pid"]) == (True, "node 20\\x1b[2J", 4711)
     worker.language = ""  # a worker of the old protocol says nothing of itself
     (shown,) = get(fakes, fakes.app(service), "/health").json["services"]["echo"]["stages"]["echo"]["workers"]
-    assert (shown["external"], shown["language"]) == (True, "")
+    assert (shown["remote"], shown["language"]) == (True, "")
 
 
 def test_a_stage_that_no_worker_has_attached_to_is_shown_without_any(fakes):

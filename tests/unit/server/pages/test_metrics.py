@@ -119,9 +119,9 @@ def test_items_are_counted_by_their_ending(fakes):
     found = scrape(fakes, fakes.app(service))
     assert value(found, "penstock_items_accepted_total", service="echo") == counters.accepted
     for reason in (*REFUSAL_REASONS, "not_ready"):
-        refused = value(found, "penstock_items_refused_total", service="echo", reason=reason)
-        assert refused == getattr(counters, f"refused_{reason}")
-    for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "lost", "turned_away", "displaced"):
+        refused = value(found, "penstock_items_rejected_total", service="echo", reason=reason)
+        assert refused == getattr(counters, f"rejected_{reason}")
+    for ending in ("succeeded", "failed", "invalid", "expired", "cancelled", "worker_lost", "aborted", "preempted"):
         assert value(found, "penstock_items_ended_total", ending=ending) == getattr(counters, ending)
 
 
@@ -130,12 +130,12 @@ def test_bounds_stand_beside_what_they_bound(fakes):
     service.engine.queued, service.engine.held_bytes, service.engine.answer_bytes = 5, 50, 20
     service.engine.backlog_seconds = 2.5
     found = scrape(fakes, fakes.app(service))
-    assert value(found, "penstock_items_in_hand") == 5
+    assert value(found, "penstock_items_in_flight") == 5
     assert value(found, "penstock_backlog_seconds", service="echo") == 2.5
-    assert value(found, "penstock_items_in_hand_limit") == 7
-    assert value(found, "penstock_held_bytes") == 50
-    assert value(found, "penstock_unread_answer_bytes") == 20
-    assert value(found, "penstock_held_bytes_limit") == 70
+    assert value(found, "penstock_items_in_flight_limit") == 7
+    assert value(found, "penstock_reserved_bytes") == 50
+    assert value(found, "penstock_unsent_response_bytes") == 20
+    assert value(found, "penstock_reserved_bytes_limit") == 70
 
 
 def test_available_memory_is_told_of_services_that_look_at_it(fakes):
@@ -154,13 +154,13 @@ def test_each_shared_memory_tells_its_size_and_what_is_used_of_it(fakes):
     ]
     service.engine.inline_reasons = dict.fromkeys(INLINE_REASONS, 0) | {"full": 3, "chunked": 1}
     found = scrape(fakes, fakes.app(service, other))
-    for name, arrivals, embed in (("", 40960, 20480), ("used_", 8192, 0), ("kept_", 4096, 0)):
-        samples = found[f"penstock_slab_{name}bytes"].samples
+    for name, arrivals, embed in (("", 40960, 20480), ("used_", 8192, 0), ("retained_", 4096, 0)):
+        samples = found[f"penstock_shm_{name}bytes"].samples
         assert [(s.labels, s.value) for s in samples] == [
             ({"service": "ours", "memory": "arrivals"}, arrivals),
             ({"service": "ours", "memory": "embed"}, embed),
         ]
-    inline = found["penstock_slab_inline"].samples
+    inline = found["penstock_shm_fallbacks"].samples
     assert {s.labels["reason"]: s.value for s in inline} == {
         "full": 3,
         "kept": 0,
@@ -168,7 +168,7 @@ def test_each_shared_memory_tells_its_size_and_what_is_used_of_it(fakes):
         "moved": 0,
         "waiting": 0,
     }
-    assert {(s.name, s.labels["service"]) for s in inline} == {("penstock_slab_inline_total", "ours")}
+    assert {(s.name, s.labels["service"]) for s in inline} == {("penstock_shm_fallbacks_total", "ours")}
 
 
 @pytest.mark.parametrize("state", State)
@@ -189,8 +189,8 @@ def test_a_stage_shows_its_queue_and_its_workers(fakes):
     assert value(found, "penstock_stage_queued_items", stage="echo") == 3
     assert value(found, "penstock_stage_in_flight_items", stage="echo") == 2
     assert value(found, "penstock_stage_progress_age_seconds", stage="echo") == 0.0
-    assert value(found, "penstock_stage_hold_seconds", stage="echo") == 0.004
-    assert value(found, "penstock_stage_held_seconds_total", stage="echo") == 1.5
+    assert value(found, "penstock_stage_last_batch_delay_seconds", stage="echo") == 0.004
+    assert value(found, "penstock_stage_batch_delay_seconds_total", stage="echo") == 1.5
     assert value(found, "penstock_stage_workers_up", stage="echo") == 3
     counts = {"starting": 0, "idle": 1, "busy": 2, "down": 1}
     for state, count in counts.items():
@@ -247,19 +247,19 @@ def test_every_batch_is_explained(fakes):
     for name, number in {
         "batches": 1,
         "worker_restarts": 2,
-        "worker_recycled": 3,
+        "worker_unhealthy_restarts": 3,
         "retried_items": 4,
         "bisected_batches": 5,
-        "abandoned": 8,
+        "orphan_kills": 8,
     }.items():
         assert value(found, f"penstock_stage_{name}_total", stage="echo") == number
-    assert value(found, "penstock_stage_cuts_total", reason="full") == 6
-    assert value(found, "penstock_stage_cuts_total", reason="idle") == 7
+    assert value(found, "penstock_stage_batches_closed_total", reason="full") == 6
+    assert value(found, "penstock_stage_batches_closed_total", reason="idle") == 7
     assert value(found, "penstock_stage_batch_items_bucket", le="4.0") == 0
     assert value(found, "penstock_stage_batch_items_bucket", le="8.0") == 1
-    assert value(found, "penstock_stage_waited_seconds_sum") == 0.003
-    assert value(found, "penstock_stage_computed_seconds_bucket", le="60.0") == 0
-    assert value(found, "penstock_stage_computed_seconds_bucket", le="+Inf") == 1
+    assert value(found, "penstock_stage_queue_seconds_sum") == 0.003
+    assert value(found, "penstock_stage_run_seconds_bucket", le="60.0") == 0
+    assert value(found, "penstock_stage_run_seconds_bucket", le="+Inf") == 1
 
 
 def test_every_counter_of_the_engine_is_shown(fakes):
@@ -279,7 +279,7 @@ def test_every_counter_of_the_engine_is_shown(fakes):
                 held.total = number * 1.5
     shown = {s.value for f in scrape(fakes, fakes.app(service)).values() for s in f.samples}
     for counters in (engine.counters, engine.stages[0].counters):
-        for name in set(names_of(counters)) - {"refused"}:  # a sum, whose parts are shown
+        for name in set(names_of(counters)) - {"rejected"}:  # a sum, whose parts are shown
             held = getattr(counters, name)
             if isinstance(held, SeriesCounts):
                 number = 434343
@@ -293,11 +293,11 @@ def test_no_name_can_break_the_text(fakes, accept):
     name = 'a"b\\c\nd{e}'
     service = fakes.Service(name=name)
     service.engine.stages[0].name = name
-    service.engine.stages[0].counters.cuts = {name: 1}
+    service.engine.stages[0].counters.batches_closed = {name: 1}
     app = fakes.app(service)
     app.answered(fakes.call(app).request, 200, 1)
     found = scrape(fakes, app, accept)
-    assert value(found, "penstock_stage_cuts_total", service=name, stage=name, reason=name) == 1
+    assert value(found, "penstock_stage_batches_closed_total", service=name, stage=name, reason=name) == 1
     assert value(found, "penstock_http_requests_total", service=name, route="/predict") == 1
 
 
