@@ -275,7 +275,7 @@ class MemoryStore:
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store`."""
         if state is JobState.RUNNING:
-            raise JobConflict("leased jobs cannot be purged: cancel them first")
+            raise JobConflict("running jobs cannot be purged: cancel them first")
         with self._lock:
             at = self._at()
             self._see_time(at)
