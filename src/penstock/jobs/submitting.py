@@ -127,7 +127,7 @@ class JobQueue(OfOneProcess):
         id: str | None = None,  # noqa: A002  # the field of a job
         service: str = "",
         input_url: str | None = None,
-        output: str | None = None,
+        output_url: str | None = None,
         content_type: str | None = None,
         accept: str | None = None,
     ) -> Job:
@@ -142,7 +142,7 @@ class JobQueue(OfOneProcess):
             id: its id; None makes one.  A second job with the same id and the same input is the first one.
             service: the service that it is for; "" is any.
             input_url: where the input is.
-            output: where the result is to be written; None keeps it in the store.
+            output_url: where the result is to be written; None keeps it in the store.
             content_type: the media type of the input; None is what it is written as.
             accept: the media type that the result should have; None is what the service prefers.
 
@@ -163,7 +163,7 @@ class JobQueue(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output_url=output,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )

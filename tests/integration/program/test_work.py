@@ -128,7 +128,7 @@ def test_an_input_from_a_file_and_an_output_to_one(queue):
     outside.mkdir()
     (inside / "a.txt").write_text("one two three")
     with jobs.connect(queue.url) as q:
-        job = q.submit(input_url=f"file://{inside}/a.txt", output=f"file://{outside}/a.json")
+        job = q.submit(input_url=f"file://{inside}/a.txt", output_url=f"file://{outside}/a.json")
         forbidden = q.submit(input_url=f"file://{queue.folder}/models.py")
         flags = ("--allow-input", f"file://{inside}", "--allow-output", f"file://{outside}")
         program = queue.work("models:count", "--until-empty", *flags)
