@@ -178,7 +178,7 @@ class AsyncClientJobs(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output_url,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )
@@ -207,7 +207,7 @@ class AsyncClientJobs(OfOneProcess):
         return await self._core.waiting.wait(jobs, timeout)
 
     async def result(self, job: Job | str, timeout: float | None = None) -> Any:
-        """Wait until the job has ended, and give its result; of one with an `output`, the output's URL.
+        """Wait until the job has ended, and give its result; of one with an `output_url`, the output's URL.
 
         Args:
             job: the job, or its id.

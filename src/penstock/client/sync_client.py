@@ -221,7 +221,7 @@ class ClientJobs(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output_url,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )

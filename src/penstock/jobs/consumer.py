@@ -260,7 +260,7 @@ class Consumer:
         self.renewing.stop()
         if len(self.holding):
             log.warning(
-                "shutting down with %d jobs still leased: other consumers claim them when their leases expire",
+                "shutting down with %d jobs still running: other consumers claim them when their leases expire",
                 len(self.holding),
             )
         with contextlib.suppress(*STORE_TROUBLE):
@@ -300,14 +300,14 @@ class Consumer:
         """What the consumer is doing, as plain data."""
         stats = self.counters.stats
         return {
-            "holder": self.holder,
+            "consumer_id": self.holder,
             "queue": self.queue,
             "held": len(self.holding),
             "held_bytes": self.holding.nbytes,
             "store_up": self.store_watch.up,
             "store_error": self.store_watch.why,
-            "waiting": stats.queued if stats is not None else None,
-            "oldest_waiting_seconds": stats.oldest_queued_seconds if stats is not None else None,
+            "queued": stats.queued if stats is not None else None,
+            "oldest_queued_seconds": stats.oldest_queued_seconds if stats is not None else None,
         }
 
     # -- claims -------------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ class Consumer:
         self._steps.renewed(job)
 
     async def _all_done(self) -> bool:
-        """Whether nothing is scheduled, waiting or leased, and every output is in its place."""
+        """Whether nothing is scheduled, queued or running, and every output is in its place."""
         if len(self.holding):
             return False
         try:

@@ -48,8 +48,8 @@ class JobCollector(Collector):
         yield _counter(
             "penstock_jobs_attempts",
             "Attempts of this consumer that failed or were released, by cause. application: a stage "
-            "raised. crash: a worker died or hung. transfer: an input or output could not be "
-            "transferred. input: the input is invalid.",
+            "raised. worker_lost: a worker died or hung. transfer: an input or output could not be "
+            "transferred. invalid_input: the input is invalid.",
             queue,
             "cause",
             counters.attempts,
@@ -96,14 +96,14 @@ class JobCollector(Collector):
         yield states
         if stats is not None:
             yield _gauge(
-                "penstock_jobs_oldest_waiting_seconds",
-                "Time that the oldest waiting job has waited.",
+                "penstock_jobs_oldest_queued_seconds",
+                "Time that the oldest queued job has waited.",
                 queue,
                 stats.oldest_queued_seconds,
             )
             yield _gauge(
                 "penstock_jobs_backlog_seconds",
-                "Estimated work in the queue: waiting jobs times model seconds per job. Divide by the number "
+                "Estimated work in the queue: queued jobs times model seconds per job. Divide by the number "
                 "of workers for the time to completion.",
                 queue,
                 stats.estimated_backlog_seconds,

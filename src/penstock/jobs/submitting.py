@@ -244,7 +244,7 @@ class JobQueue(OfOneProcess):
         return stored
 
     def result(self, job: Job | str, timeout: float | None = None) -> Any:
-        """Wait until the job has ended, and give its result; of one with an `output`, the output's URL.
+        """Wait until the job has ended, and give its result; of one with an `output_url`, the output's URL.
 
         A result in JSON or MessagePack is an object, one in `.npy` a numpy array, and any other is bytes.
 
@@ -334,13 +334,13 @@ class JobQueue(OfOneProcess):
         """Forget jobs, and give how many they were.
 
         Args:
-            state: only the jobs in this state; None is every state but leased.
+            state: only the jobs in this state; None is every state but running.
             older_than: how many seconds ago they must have ended, or have been submitted where they have not ended;
                 0 is all.
 
         Raises:
             ConfigError: there is no such state, or `older_than` is no number of seconds.
-            JobConflict: `state` is leased.
+            JobConflict: `state` is running.
         """
         number = isinstance(older_than, (int, float)) and not isinstance(older_than, bool)
         if not number or not 0 <= older_than <= 1e300:

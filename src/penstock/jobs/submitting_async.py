@@ -118,7 +118,7 @@ class AsyncJobQueue(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output_url,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )

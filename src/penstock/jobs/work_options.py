@@ -85,7 +85,7 @@ class WorkOptions(QueueOptions):
     )
     result_ttl: float = option(7 * DAY_SECONDS, "seconds to keep finished jobs and their results", minimum=0)
     dead_ttl: float = option(30 * DAY_SECONDS, "seconds to keep dead jobs", minimum=0)
-    until_empty: bool = option(False, "exit when no job is scheduled, waiting or leased")
+    until_empty: bool = option(False, "exit when no job is scheduled, queued or running")
     bind: str | None = option(
         None, "HOST:PORT to serve the services over HTTP too, or systemd for its sockets; not set: no HTTP"
     )

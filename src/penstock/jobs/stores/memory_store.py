@@ -130,7 +130,7 @@ class MemoryStore:
         self._deadlines = JobHeap(_deadline)
         self._leases = JobHeap(_lease_end)
         self._waits: dict[int, int] = {}
-        """For each job that is scheduled or waiting, the bytes of its input."""
+        """For each job that is scheduled or queued, the bytes of its input."""
         self._waiting_bytes = 0
         self._highest_forgotten_fence = 0
         self._outbox: list[Delivery] = []
