@@ -647,7 +647,7 @@ def test_the_reference_has_every_name_of_the_queue_and_every_argument():
     told = sections(page, 3)
     text = page.read_text()
     methods = {n: m for n, m in vars(JobQueue).items() if inspect.isfunction(m) and not n.startswith("_")}
-    for_other_doors = {"watch", "result_poller", "see_out", "look", "raw_result"}
+    for_other_doors = {"poller", "result_poller", "run_poller", "get_many", "raw_result"}
     for_all = {"connect", "connect_async", "Job", "JobQueue", "AsyncJobQueue"}
     assert for_all <= set(re.findall(r"\bjobs\.(\w+)", text)) | {"Job"}
     classes = set(ps_jobs.__all__) - for_all
@@ -956,7 +956,7 @@ async def test_the_reference_has_every_metric_of_a_consumer(tmp_path):
     bench = Bench(tmp_path, [fake_service()])
     bench.consumer.counters.stats = Stats()
     bench.consumer.counters.run_ended("succeeded")
-    bench.consumer.counters.attempt_failed("crash")
+    bench.consumer.counters.attempt_failed("worker_lost")
     registry = CollectorRegistry()
     registry.register(JobCollector(bench.consumer))
     told = metric_rows("jobs")

@@ -51,7 +51,7 @@ CALLS = [
     ("health", [], {}),
     ("jobs.submit", [{"value": 3}], {"priority": 2, "delay": 3.0, "deadline": 9.0, "key": "order", "id": "a"}),
     ("jobs.submit", [], {"service": "rank", "input_url": "s3://in/1", "content_type": "a/b"}),
-    ("jobs.submit", [3], {"output": "s3://out/1", "accept": "application/json"}),
+    ("jobs.submit", [3], {"output_url": "s3://out/1", "accept": "application/json"}),
     ("jobs.get", ["a"], {}),
     ("jobs.wait", [["a", "b"]], {"timeout": 2.0}),
     ("jobs.result", ["a"], {"timeout": 3.0}),

@@ -181,7 +181,7 @@ def test_a_fork_is_refused_and_its_end_harms_nobody(path, end):
         assert succeed(store, held) == ["ok"]
         store.submit([NewJob("d")])
         other = SqliteStore(path)
-        assert other.stats().succeeded == 1 and other.stats().waiting == 2
+        assert other.stats().succeeded == 1 and other.stats().queued == 2
         assert os.path.getsize(path + "-wal")
         other.close()
         store.close()
@@ -277,7 +277,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
         except StoreFull:
             say("refused")
         say(store.purge(JobState.SUCCEEDED, 0.0))
-        waiting = store.stats().waiting
+        waiting = store.stats().queued
         assert store.purge(JobState.WAITING, 0.0) == waiting
         assert set(succeed(store, held[16:])) == {{"ok"}}
         os.unlink(f"{{path}}/hog")
@@ -401,7 +401,7 @@ def test_after_a_kill_the_lease_runs_out_and_the_job_is_claimed_again(path):
         jobs = []
         while not jobs:
             jobs = claim_all(store)
-        assert (jobs[0].fence, jobs[0].attempts) == (2, {"lost": 1})
+        assert (jobs[0].fence, jobs[0].attempts) == (2, {"lease_expired": 1})
         assert store.end_attempts([AttemptEnd(jobs[0].hold, JobState.SUCCEEDED)]) == ["ok"]
     finally:
         store.close()

@@ -33,9 +33,18 @@ class SubmitterTests(StoreCase):
     def test_a_job_is_shown_as_it_was_submitted(self) -> None:
         """With all that its submitter said of it, and queued."""
         with self.opened() as store:
-            fields = {"service": "s", "priority": -3, "input_url": "s3://b/in", "output": "s3://b/out"}
-            job = put(store, "a", key="k", deadline=9e9, **fields)
-            shown = Job("a", store.queue, JobState.QUEUED, job.created_at, expires_at=9e9, **fields)  # type: ignore[arg-type]
+            fields = {"service": "s", "priority": -3, "input_url": "s3://b/in"}
+            out = "s3://b/out"
+            job = put(store, "a", key="k", deadline=9e9, output=out, **fields)
+            shown = Job(
+                "a",
+                store.queue,
+                JobState.QUEUED,
+                job.created_at,
+                expires_at=9e9,
+                output_url=out,
+                **fields,  # type: ignore[arg-type]
+            )
             assert job == shown
             assert see(store) == shown
 

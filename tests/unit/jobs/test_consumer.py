@@ -197,7 +197,7 @@ async def test_a_service_of_which_much_is_held_leaves_the_others_their_part_of_t
 
 
 async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of_another(two, tmp_path):
-    work = await two(spool=str(tmp_path / "spool"), max_spool=6)
+    work = await two(spool_dir=str(tmp_path / "spool"), max_spool_bytes=6)
     work.submit("a", service="one", output="file:///out/a")
     await work.turn()
     work.transfers.errors = [TransferFailed("slow")]
@@ -209,7 +209,7 @@ async def test_a_service_that_has_filled_its_part_of_the_spool_stops_no_claim_of
 
 
 async def test_transfers_of_a_service_that_hang_hold_up_none_of_another(two, tmp_path):
-    work = await two(spool=str(tmp_path / "spool"))
+    work = await two(spool_dir=str(tmp_path / "spool"))
     work.transfers.hanging = ["https://slow/"]
     for n in range(40):
         work.submit(f"up{n}", service="one", output="https://slow/out")
@@ -242,7 +242,7 @@ async def test_outputs_that_are_not_delivered_hold_up_no_claim_where_it_ends_whe
 
 
 async def test_a_service_that_is_idle_delays_no_claim_of_another(two):
-    work = await two(poll=9.0)
+    work = await two(poll_interval=9.0)
     work.engine.begins = 2
     work.submit("a", service="one")
     work.submit("b", service="one")
@@ -287,7 +287,7 @@ async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(ben
     ("error", "state", "attempts"),
     [
         (StageFailed("boom", type_name="builtins.ValueError", traceback="Traceback"), "scheduled", {"application": 1}),
-        (WorkerLost(alone=True), "scheduled", {"crash": 1}),
+        (WorkerLost(alone=True), "scheduled", {"worker_lost": 1}),
         (WorkerLost(alone=False), "scheduled", {}),
         (InvalidItem("no int"), "dead", {"input": 1}),
         (DeadlineExceeded(), "expired", {}),
@@ -424,7 +424,7 @@ async def test_a_job_that_names_no_service_needs_that_there_is_but_one(bench):
 
 
 async def test_a_result_that_is_too_large_needs_an_output(one_job):
-    work = await one_job(max_inline=10)
+    work = await one_job(max_inline_bytes=10)
     work.engine.of("a").settle(b"x" * 11)
     await work.turn()
     assert work.job().state is JobState.DEAD
@@ -583,7 +583,7 @@ async def test_who_commits_first_wins_over_a_cancel(one_job):
 
 
 async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
-    work = await one_job(backoff=300.0, output="file:///out/a")
+    work = await one_job(retry_backoff=300.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 5
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
@@ -595,7 +595,7 @@ async def test_an_upload_is_given_up_for_a_job_that_is_to_be_cancelled(one_job):
 
 
 async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
@@ -604,7 +604,7 @@ async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(on
 
 
 async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 3
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
@@ -612,7 +612,7 @@ async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job)
 
 
 async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_job):
-    work = await one_job(backoff=300.0, output="file:///out/a")
+    work = await one_job(retry_backoff=300.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"6")
     await work.turn(0.01)
@@ -852,7 +852,7 @@ async def test_a_step_that_hangs_keeps_no_claim_back_and_its_job_is_claimed_as_l
     work.submit("b")
     await work.turn(2.0)
     assert work.job("b").state is JobState.RUNNING
-    assert (work.job("a").attempts, len(work.job("a").history)) == ({"lost": 1}, 2)
+    assert (work.job("a").failures, len(work.job("a").attempts)) == ({"lease_expired": 1}, 2)
 
 
 async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_and_not_dead(bench):
@@ -871,7 +871,7 @@ async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_
 
 
 async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp_path):
-    work = await bench(spool=str(tmp_path / "spool"))
+    work = await bench(spool_dir=str(tmp_path / "spool"))
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
     work.submit(output="file:///out/a")
     await work.turn()
@@ -888,7 +888,7 @@ async def test_a_results_memory_is_the_spools_while_the_store_is_gone(bench, tmp
 
 async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_memory(bench, tmp_path, caplog):
     """The limit of a file's size stands for the disk; beyond it the system refuses to write."""
-    work = await bench(spool=str(tmp_path / "spool"))
+    work = await bench(spool_dir=str(tmp_path / "spool"))
     work.submit(output="file:///out/a")
     await work.turn()
     work.transfers.errors = [TransferFailed("slow")]
@@ -906,7 +906,7 @@ async def test_a_result_for_which_the_disk_of_the_spool_has_no_room_stays_in_mem
 
 
 async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_path, caplog):
-    work = await one_job(spool=str(tmp_path / "spool"), output="file:///out/a")
+    work = await one_job(spool_dir=str(tmp_path / "spool"), output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")]
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -922,7 +922,7 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_p
 
 
 async def test_a_full_spool_stops_the_claims(one_job, tmp_path):
-    work = await one_job(spool=str(tmp_path / "spool"), max_spool=3, output="file:///out/a")
+    work = await one_job(spool_dir=str(tmp_path / "spool"), max_spool_bytes=3, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 2
     work.engine.of("a").settle(b"six")
     await work.turn(0.01)
@@ -1122,7 +1122,7 @@ async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_com
 
 
 async def test_the_tenth_transfer_that_fails_ends_the_run(one_job):
-    work = await one_job(backoff=0.0, output="file:///out/a")
+    work = await one_job(retry_backoff=0.0, output="file:///out/a")
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     for _ in range(30):

@@ -64,7 +64,7 @@ async def test_a_place_that_is_not_allowed_here_is_left_to_another_consumer(benc
 
 
 async def test_what_dead_attempts_have_left_is_removed(bench):
-    work = await bench(backoff=0.0)
+    work = await bench(retry_backoff=0.0)
     work.submit(output="file:///out/a")
     await work.turn()
     work.engine.of("a").settle(StageFailed("boom", type_name="builtins.ValueError"))

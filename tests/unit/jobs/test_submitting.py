@@ -87,7 +87,7 @@ def end(store, to=JobState.SUCCEEDED, **fields):
 
 def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
     job = q.submit({"x": 1}, priority=3, delay=5, deadline=world.wall() + 60, key="k", id="a", service="s",
-                   output="s3://out/a", accept="application/msgpack")  # fmt: skip
+                   output_url="s3://out/a", accept="application/msgpack")  # fmt: skip
     assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
     assert (job.scheduled_at, job.deadline) == (world.wall() + 5, world.wall() + 60)
     world.time += 5
@@ -148,7 +148,7 @@ def test_an_input_that_is_gone_with_the_end_of_its_job_is_compared_as_its_digest
 
 
 def test_none_is_an_input_and_nothing_is_not(q):
-    assert q.submit(None).state == "waiting"
+    assert q.submit(None).state == "queued"
     with pytest.raises(ConfigError, match="a job needs an input"):
         q.submit()
     with pytest.raises(ConfigError, match="give input or input_url, not both"):
@@ -237,7 +237,7 @@ def test_a_result_that_is_an_array_comes_as_one(q, store):
 
 
 def test_a_result_that_lies_elsewhere_is_its_url(q, store):
-    job = q.submit(1, output="s3://out/a")
+    job = q.submit(1, output_url="s3://out/a")
     end(store, content_type="application/json")
     assert q.result(job) == "s3://out/a"
 
@@ -291,7 +291,7 @@ def test_only_the_jobs_that_have_not_ended_are_asked_for_again(q, store, world):
 
 def test_what_has_not_ended_in_time_is_told(q, world):
     found = q.submit_many([{"input": i} for i in range(7)])
-    with pytest.raises(TimeoutError, match=f"job {found[0].id} is still waiting after 2 s"):
+    with pytest.raises(TimeoutError, match=f"job {found[0].id} is still queued after 2 s"):
         q.result(found[0], timeout=2)
     assert world.time == 2
     with pytest.raises(TimeoutError, match=r"7 of 7 jobs have not finished after 0 s: .*, …"):
@@ -446,7 +446,7 @@ async def test_an_awaited_queue_says_when_it_is_not_connected_and_when_this_is_a
 
 def test_the_awaited_queue_is_called_as_the_other_is():
     for name, method in vars(JobQueue).items():
-        if not name.startswith("_") and name not in ("watch", "result_poller", "see_out", "look", "raw_result"):
+        if not name.startswith("_") and name not in ("poller", "result_poller", "run_poller", "get_many", "raw_result"):
             theirs = inspect.signature(getattr(AsyncJobQueue, name)).parameters.values()
             ours = inspect.signature(method).parameters.values()
             assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours], name
