@@ -262,7 +262,7 @@ def test_a_job_is_named_by_itself_or_by_its_id():
     found = msgspec.convert(job(), Job)
     assert [id_of(found), id_of("j1")] == ["j1", "j1"]
     for nothing in ("", None, 5):
-        with pytest.raises(ConfigError, match="the id of a job"):
+        with pytest.raises(ConfigError, match="expected a Job or its id"):
             id_of(nothing)
     for none in ("a/b", "..", ".", "a?b", "a" * 129):
         with pytest.raises(JobNotFound):

@@ -138,8 +138,8 @@ async def test_jobs_are_cancelled_retried_and_listed(port, store):
     assert not (await port.cancel(first.id)).ended
     with pytest.raises(JobNotFound):
         await port.get("nobody")
-    with pytest.raises(ConfigError, match="did you mean waiting"):
-        await port.list_jobs("waitng", 10, None)
+    with pytest.raises(ConfigError, match="did you mean queued"):
+        await port.list_jobs("queud", 10, None)
 
 
 async def test_the_schemas_are_those_of_a_job(port):

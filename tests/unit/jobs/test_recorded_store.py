@@ -108,7 +108,7 @@ def test_it_is_the_store_that_it_records(store):
     store.submit([NewJob("a"), NewJob("b")])
     assert store.queue == "default"
     assert store.cancel("a").state is JobState.CANCELLED
-    assert store.retry("a").run == 2
+    assert store.retry("a").generation == 2
     store.pause()
     assert (claim(store), store.stats().paused) == ([], True)
     store.resume()

@@ -88,8 +88,8 @@ def end(store, to=JobState.SUCCEEDED, **fields):
 def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
     job = q.submit({"x": 1}, priority=3, delay=5, deadline=world.wall() + 60, key="k", id="a", service="s",
                    output_url="s3://out/a", accept="application/msgpack")  # fmt: skip
-    assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
-    assert (job.scheduled_at, job.deadline) == (world.wall() + 5, world.wall() + 60)
+    assert (job.id, job.state, job.priority, job.service, job.output_url) == ("a", "scheduled", 3, "s", "s3://out/a")
+    assert (job.scheduled_at, job.expires_at) == (world.wall() + 5, world.wall() + 60)
     world.time += 5
     (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type, claimed.accept) == (
@@ -190,7 +190,7 @@ def test_numbers_of_numpy_are_taken_as_numbers(q, kind):
     job = q.submit(1, key="k", priority=kind(3), delay=kind(2))
     assert (job.priority, type(job.priority)) == (3, int)
     assert q.submit(1, key="k", priority=3, delay=np.float32(2)) == job
-    assert q.submit(1, deadline=np.float64(job.created + 60)).deadline == job.created + 60
+    assert q.submit(1, deadline=np.float64(job.created_at + 60)).expires_at == job.created_at + 60
     for wrong in (np.float64(3), np.bool_(True), np.int64(2_000_000_000)):
         with pytest.raises(ConfigError, match="priority must be an integer"):
             q.submit(1, priority=wrong)
@@ -338,7 +338,7 @@ def test_a_job_that_is_not_there_is_told(q, name):
         (lambda q: q.wait("abc"), r"wait takes several jobs or ids, got one: write \['abc'\]"),
         (lambda q: q.wait(7), "wait takes jobs or their ids, got 7"),
         (lambda q: q.list("ded"), "there is no state 'ded': did you mean dead?"),
-        (lambda q: q.list("x"), "there is no state 'x'; states: scheduled, waiting"),
+        (lambda q: q.list("x"), "there is no state 'x'; states: scheduled, queued"),
         (lambda q: q.list(limit=0), "limit must be an integer from 1 to 10000, got 0"),
         (lambda q: q.purge(older_than=-1), "older_than must be at least 0 seconds, got -1"),
         (lambda q: q.purge("all"), "there is no state 'all'"),
@@ -355,11 +355,11 @@ def test_jobs_are_listed_retried_purged_and_counted(q):
     assert q.list(after=first) == [second]
     q.cancel(first)
     assert [job.id for job in q.list("cancelled")] == [first.id]
-    assert q.retry(first.id).run == 2
+    assert q.retry(first.id).generation == 2
     q.cancel(first)
     assert q.purge("cancelled") == 1
     q.pause()
-    assert (q.stats().waiting, q.stats().paused) == (1, True)
+    assert (q.stats().queued, q.stats().paused) == (1, True)
     q.resume()
     assert not q.stats().paused
 

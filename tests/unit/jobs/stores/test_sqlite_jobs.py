@@ -138,7 +138,7 @@ def test_queues_in_one_file_know_nothing_of_each_other(open_store):
     (job,) = claim(one)
     assert two.renew([job.hold], 30) == [Renewed(Answer.LOST)]
     assert succeed(two, [job]) == [Answer.LOST]
-    assert (one.stats().running, two.stats().waiting, two.stats().running) == (1, 1, 0)
+    assert (one.stats().running, two.stats().queued, two.stats().running) == (1, 1, 0)
     assert two.purge(None, 0) == 1
     assert states(one, "same") == ["running"]
 
@@ -176,7 +176,7 @@ def test_what_waits_together_is_committed_together_and_fails_apart(store):
             bad.result()
     commits = [each for each in statements if each == "COMMIT"]
     assert len(commits) == 2  # that of `block`, and one for the eleven
-    assert store.stats().waiting == 10
+    assert store.stats().queued == 10
 
 
 def test_an_idle_consumer_writes_nothing(store, file):
