@@ -302,8 +302,8 @@ class Consumer:
         return {
             "consumer_id": self.holder,
             "queue": self.queue,
-            "held": len(self.holding),
-            "held_bytes": self.holding.nbytes,
+            "in_flight": len(self.holding),
+            "buffered_bytes": self.holding.nbytes,
             "store_up": self.store_watch.up,
             "store_error": self.store_watch.why,
             "queued": stats.queued if stats is not None else None,

@@ -298,7 +298,12 @@ def test_an_ask_is_a_result_or_a_job_and_a_jobs_own_end_is_final():
 
 @pytest.mark.parametrize(
     ("result", "may"),
-    [({"output_url": "s3://b/a"}, True), ({"output_url": 5}, False), ({"output_url": "x", "y": 1}, False), ([1], False)],
+    [
+        ({"output_url": "s3://b/a"}, True),
+        ({"output_url": 5}, False),
+        ({"output_url": "x", "y": 1}, False),
+        ([1], False),
+    ],
 )
 def test_a_result_that_may_be_a_place_is_seen(result, may):
     assert may_lie_elsewhere(result) is may
