@@ -136,7 +136,7 @@ def job_moves() -> list[Row]:
         job_states.EXPIRE: "its deadline has passed",
         job_states.RETRY: "somebody asks",
     }
-    return _with_causes(job_states.MOVES, JobState, why, taken_again=f"{FailureCause.LEASE_EXPIRED}, its lease ran out")
+    return _with_causes(job_states.MOVES, JobState, why, taken_again=FailureCause.LEASE_EXPIRED.value)
 
 
 def task_moves() -> list[Row]:
@@ -193,7 +193,7 @@ PICTURES = {
     "states of an item": lambda: state_diagram(item_moves()),
     "states of a worker's slot": lambda: state_diagram(slot_moves()),
     "states of a job": lambda: state_diagram(
-        job_moves(), begins=["scheduled", "waiting"], ends=[word(state) for state in job_states.ENDED], stays=True
+        job_moves(), begins=["scheduled", "queued"], ends=[word(state) for state in job_states.ENDED], stays=True
     ),
     "states of a task": lambda: state_diagram(
         task_moves(), ends=[word(TaskState.DONE), word(TaskState.FAILED)], stays=True

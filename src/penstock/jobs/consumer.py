@@ -260,7 +260,7 @@ class Consumer:
         self.renewing.stop()
         if len(self.holding):
             log.warning(
-                "shutting down with %d jobs still running: other consumers claim them when their leases expire",
+                "shutting down with %d jobs still leased: other consumers claim them when their leases expire",
                 len(self.holding),
             )
         with contextlib.suppress(*STORE_TROUBLE):
