@@ -117,7 +117,9 @@ def slot_moves() -> list[Row]:
 def causes_of_ends() -> tuple[list[str], list[str], list[str]]:
     """The causes by which an attempt may end its run, by which the job rests, and by which it waits again at once."""
     lasts = [c for c in FailureCause if judge({c: 99}, c, alone=True, backoff=1, draw=1).dead]
-    goes_on = {c: judge({}, c, alone=True, backoff=1, draw=1) for c in FailureCause if c is not FailureCause.LEASE_EXPIRED}  # a claim finds it
+    goes_on = {
+        c: judge({}, c, alone=True, backoff=1, draw=1) for c in FailureCause if c is not FailureCause.LEASE_EXPIRED
+    }  # a claim finds it
     rests = [c for c, judged in goes_on.items() if judged.rest]
     return lasts, rests, [c for c, judged in goes_on.items() if not judged.rest and not judged.dead]
 

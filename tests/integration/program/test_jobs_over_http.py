@@ -144,7 +144,7 @@ def test_pages_of_jobs_follow_each_other(idle):
     server = idle
     before = submit(server, {})["id"]
     ids = [submit(server, {"value": n})["id"] for n in range(5)]
-    first = server.http.get(f"/jobs?limit=3&state=waiting&after={before}").json()["jobs"]
+    first = server.http.get(f"/jobs?limit=3&state=queued&after={before}").json()["jobs"]
     rest = server.http.get(f"/jobs?limit=3&after={first[-1]['id']}").json()["jobs"]
     assert [job["id"] for job in first + rest] == ids
     assert server.http.get("/jobs?after=nobody").status_code == 404

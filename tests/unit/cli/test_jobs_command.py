@@ -178,7 +178,7 @@ def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(j
     assert f"standard input, line {LINES_IN_BATCH + 8}: the input" in err
     assert words in err
     assert f"; {LINES_IN_BATCH} jobs were submitted before this line, and none after it" in err
-    assert store.stats().waiting == LINES_IN_BATCH
+    assert store.stats().queued == LINES_IN_BATCH
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_jobs_are_shown_in_lines_with_tabs(jobs, store):
     assert jobs("status", job_id)[1].split("\t")[:3] == [job_id, "queued", "1"]
     assert jobs("list", "--state", "queued", "--limit", "1")[1].startswith(job_id)
     assert jobs("list", "--after", job_id)[1] == ""
-    assert "waiting\t1\n" in jobs("stats")[1]
+    assert "queued\t1\n" in jobs("stats")[1]
     assert json.loads(jobs("stats", "--json")[1])["queued"] == 1
 
 
@@ -200,7 +200,7 @@ def test_on_a_terminal_jobs_stand_in_a_table_and_what_it_might_obey_is_escaped(j
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("LINES", "50")  # rich takes a width for a dumb terminal only together with a height
     _, out, _ = jobs("dead")
-    assert "attempts" in out
+    assert "failures" in out
     assert job_id in out
     assert "ValueError: [red]too\\x1b[2J long" in out
     assert "oldest_queued_seconds" in jobs("stats")[1]
@@ -212,7 +212,7 @@ def test_dead_jobs_are_listed_with_their_errors(jobs, store):
     die(store)
     status, out, _ = jobs("dead")
     assert status == 0
-    assert out.startswith("a\t1\tinput 1\t")
+    assert out.startswith("a\t1\tinvalid_input 1\t")
     assert out.endswith("\tbuiltins.ValueError: too long\n")
 
 
