@@ -720,7 +720,7 @@ def test_the_reference_has_every_option_call_error_and_number_of_the_typescript_
 
 def shown_parameters(call: object) -> list[str]:
     """The parameters of a call as a page shows them."""
-    parameters = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+    parameters = [p for p in inspect.signature(call).parameters.values() if p.name[0] != "_" and p.name != "self"]
     return [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
 
 
@@ -831,7 +831,7 @@ def test_the_reference_has_every_call_of_a_run_with_its_arguments():
     assert {name for name in told if name.startswith("Run")} == {"Run", *(f"Run.{name}" for name in calls)}
     for name, call in {"Run": ps.training.Run, **{f"Run.{name}": call for name, call in calls.items()}}.items():
         shown = re.search(rf"`(?:ps\.training|run)\.{name.removeprefix('Run.')}\(([^`]*)\)`", told[name])[1]
-        parameters = [p for p in inspect.signature(call).parameters.values() if p.name != "self"]
+        parameters = [p for p in inspect.signature(call).parameters.values() if p.name[0] != "_" and p.name != "self"]
         defaults = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
         assert [part for part in shown.replace("*, ", "").split(", ") if part] == defaults
 

@@ -167,7 +167,7 @@ def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt
         more = (
             {"input_url": f"{server.url}/in"}
             if method == "GET"
-            else {"body": server.body, "output_url": f"{server.url}/out"}
+            else {"body": server.body, "output": f"{server.url}/out"}
         )
         queue.store.submit([NewJob("job", digest="job", **more)])
         first = queue.work("--lease", str(SHORT_LEASE), "--allow-net", "127.0.0.0/8").up()

@@ -227,7 +227,7 @@ SMALL_DISK = """
                 return 10 * n
 
     def release(store, jobs):
-        return store.end_attempts([AttemptEnd(job.hold, JobState.WAITING) for job in jobs])
+        return store.end_attempts([AttemptEnd(job.hold, JobState.QUEUED) for job in jobs])
 
     os.mkdir(path)
     assert os.system(f"mount -t tmpfs -o size=24m none {path}") == 0
@@ -278,7 +278,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
             say("refused")
         say(store.purge(JobState.SUCCEEDED, 0.0))
         waiting = store.stats().queued
-        assert store.purge(JobState.WAITING, 0.0) == waiting
+        assert store.purge(JobState.QUEUED, 0.0) == waiting
         assert set(succeed(store, held[16:])) == {{"ok"}}
         os.unlink(f"{{path}}/hog")
         store.tend(keep=1e9, dead_ttl=1e9, seconds_per_job=None)
@@ -297,7 +297,7 @@ def test_a_program_that_is_started_on_a_full_disk_can_empty_the_queue(on_small_d
         store.close()
         assert fill(path) < 4096
         store = SqliteStore(file)
-        assert store.purge(JobState.WAITING, 0.0) == submitted
+        assert store.purge(JobState.QUEUED, 0.0) == submitted
         store.close()
     """
     assert on_small_disk(body) == []

@@ -171,7 +171,7 @@ class Queue:
         body = json.dumps(asked).encode()
         if files:
             (self.inputs / job_id).write_bytes(body)
-            more |= {"input_url": f"file://{self.inputs}/{job_id}", "output_url": f"file://{self.outputs}/{job_id}"}
+            more |= {"input_url": f"file://{self.inputs}/{job_id}", "output": f"file://{self.outputs}/{job_id}"}
         if result is not None:
             self._results[job_id] = result
         return NewJob(job_id, b"" if files else body, digest=job_id, **more)
