@@ -300,7 +300,8 @@ def check(store, job: Job, ran: Counter[int], result=lambda number: 2 * number, 
     number = int(job.id.partition("-")[2])
     causes = [attempt.cause for attempt in job.attempts]
     assert causes[-1] == "succeeded", job
-    may_be = {"lease_expired", "released"} | ({"transfer"} if job.input_url else set()) | ({"worker_lost"} if dies else set())
+    may_be = {"lease_expired", "released"}
+    may_be |= ({"transfer"} if job.input_url else set()) | ({"worker_lost"} if dies else set())
     assert set(causes[:-1]) <= may_be, job
     check_history(job)
     assert 1 <= ran[number] <= 1 + job.failures.get("lease_expired", 0) + dies, (ran[number], job)

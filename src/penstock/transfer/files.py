@@ -11,8 +11,8 @@ Contract
   as its part.  The folders that are made for it can be read by whoever reads the one above.
 * No call waits for anything but the disk.  That cannot be bounded: a network file system may hang.
 
-TransferRejected is what is not there, is no file, or may not be touched; TransferFailed everything else, and a folder of
-the operator that is not there, which may be one that is not mounted.
+TransferRejected is what is not there, is no file, or may not be touched; TransferFailed everything else, and a folder
+of the operator that is not there, which may be one that is not mounted.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def read_file(
     with _told(place), _folder_of(root, place) as folder, _regular_file(folder, place) as (file, nbytes):
         if nbytes > most_bytes:
             raise TransferRejected(
-                f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a stage)"
+                f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a "
+                "stage)"
             )
         taken = 0
         while piece := os.read(file, CHUNK_BYTES):

@@ -62,7 +62,8 @@ class ObjectStorage:
             nbytes = found.meta["size"]
             if nbytes > most_bytes:
                 raise TransferRejected(
-                    f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a stage)"
+                    f"{place} has {nbytes} bytes, which is more than {most_bytes} (max_input_bytes, or max_bytes of a "
+                    "stage)"
                 )
             taken = 0
             pieces = iter(found.stream(min_chunk_size=PIECE_BYTES))

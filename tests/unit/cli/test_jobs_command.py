@@ -74,8 +74,8 @@ def test_a_job_is_written_as_an_object_with_its_fields(jobs):
     _, out, _ = jobs("submit", "3", "--json", "--output-url", "s3://out/a")
     told = json.loads(out)
     assert set(told) == {
-        "id", "queue", "service", "state", "generation", "failures", "attempts", "created_at", "finished_at", "priority",
-        "scheduled_at", "expires_at", "error", "input_url", "output_url",
+        "id", "queue", "service", "state", "generation", "failures", "attempts", "created_at", "finished_at",
+        "priority", "scheduled_at", "expires_at", "error", "input_url", "output_url",
     }  # fmt: skip
     assert (told["state"], told["output_url"]) == ("queued", "s3://out/a")
 
