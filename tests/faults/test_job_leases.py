@@ -61,8 +61,8 @@ def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue)
     # Its model runs one batch at a time: what comes later than the first claim waited for room, and not for a lease.
     assert min(claims.values()) - last <= SHORT_LEASE + POLL + SLACK
     assert claims.keys() == set(jobs)
-    first = {job.attempts[0].consumer_id for job in queue.jobs()}
-    assert first.isdisjoint(job.attempts[1].consumer_id for job in queue.jobs())
+    held_first = {job.attempts[0].consumer_id for job in queue.jobs()}
+    assert held_first.isdisjoint(job.attempts[1].consumer_id for job in queue.jobs())
 
 
 def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
