@@ -60,9 +60,9 @@ class Steps:
 
     `threads` and `uploads` are for each service: the threads of its transfers, and how many of its outputs are stored
     at a time; whoever claims bounds the inputs.  `file_threads` do what only our own disk and processor can hold up.
-    `max_buffered_bytes` is how many bytes may be held for a service.  `fence_holds` asks the store whether the job is
-    still ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and
-    `boot` the time on the clock of leases.
+    `max_held_bytes` is how many bytes may be held for a service.  `fence_holds` asks the store whether the job is still
+    ours.  `moved_on` is called when the model may have begun with further jobs.  `wall` tells Unix seconds, and `boot`
+    the time on the clock of leases.
     """
 
     def __init__(

@@ -169,10 +169,7 @@ class Transfers:
         return Downloaded(path, nbytes, content_type)
 
     def read(self, url: str, stopped: Stopped = never, most_bytes: int | None = None) -> FetchedInput:
-        """Fetch an input into memory; at most `most_bytes`, or `max_input_bytes` without it.
-
-        Raises as `download` does.
-        """
+        """Fetch an input into memory; at most `most_bytes`, or `max_input` without.  Raises as `download` does."""
         pieces: list[bytes] = []
         most = self.options.max_input if most_bytes is None else min(most_bytes, self.options.max_input)
         content_type = self._get(url, pieces.append, stopped, most)
