@@ -198,7 +198,7 @@ def test_a_fork_whose_parent_has_the_queue_open_cannot_open_it(path):
             try:
                 SqliteStore(path, "another")
             except ConfigError as error:
-                assert "open the queue after the fork only" in str(error), error
+                assert "open the queue only after the fork" in str(error), error
                 sys.exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         store.submit([NewJob("a")])
@@ -281,7 +281,7 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
         assert store.purge(JobState.QUEUED, 0.0) == waiting
         assert set(succeed(store, held[16:])) == {{"ok"}}
         os.unlink(f"{{path}}/hog")
-        store.tend(keep=1e9, dead_ttl=1e9, seconds_per_job=None)
+        store.tend(keep=1e9, keep_dead=1e9, seconds_per_job=None)
         assert os.path.getsize(file + "-spare") == 2 << 20
         assert store.submit([NewJob("late")])
         assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)

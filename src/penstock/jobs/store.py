@@ -330,7 +330,7 @@ class Store(Protocol):
     def tend(self, *, keep: float, keep_dead: float, seconds_per_job: float | None) -> None:
         """Expire what waits beyond its deadline, and forget what ended longer ago than it is kept.
 
-        `keep` and `dead_ttl` are in seconds; dead jobs are kept for `dead_ttl`.  Keys are kept as long as their jobs.
+        `keep` and `keep_dead` are in seconds; dead jobs are kept for `keep_dead`.  Keys are kept as long as their jobs.
         `seconds_per_job` is how long the model takes for a job, where the caller knows; `stats` needs it.
         """
 
