@@ -140,7 +140,7 @@ class Queue:
 
     def work(self, *flags: str, faults: str = "", mutant: str = "", **more: Any) -> Working:
         """Start a consumer; `faults` arms its fault points, `mutant` plants a mistake in it."""
-        found = Working(self, *flags, PENSTOCK_FAULTS=faults, JOBS_MUTANT=mutant, **more)
+        found = Working(self, *flags, PENSTOCK_FAILPOINTS=faults, JOBS_MUTANT=mutant, **more)
         self._started.append(found)
         return found
 
