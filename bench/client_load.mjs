@@ -65,7 +65,7 @@ async function callOn(client) {
 
 function seen() {
   const { user, system } = process.cpuUsage();
-  const tries = clients.reduce((sum, client) => sum + client.stats.tries, 0);
+  const tries = clients.reduce((sum, client) => sum + client.stats.attempts, 0);
   return { right, wrong, errors: { ...errors }, tries, seconds: performance.now() / 1000, cpu_seconds: (user + system) / 1e6 };
 }
 

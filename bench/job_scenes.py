@@ -112,7 +112,7 @@ def overlap(setting: Setting) -> Values:
     """A scene: downloads, computing and uploads of different jobs overlap."""
     url, calls = setting.place("sqlite"), setting.folder / f"calls{setting.number}"
     with slow_web(TRANSFER_SECONDS) as web:
-        submit(url, [{"input_url": f"{web}/in/{n}", "output": f"{web}/out/{n}"} for n in range(300)])
+        submit(url, [{"input_url": f"{web}/in/{n}", "output_url": f"{web}/out/{n}"} for n in range(300)])
         flags = ("--allow-net", "127.0.0.0/8")
         with consumer("computing", url, *flags, build=setting.build, variables={CALLS: str(calls)}):
             wait_empty(url)
@@ -209,7 +209,7 @@ def reclaim(store: str) -> Callable[[Setting], Values]:
             after.started_at - killed
             for job in jobs
             for before, after in pairwise(job.attempts)
-            if before.cause == "lost"
+            if before.cause == "lease_expired"
         ]
         if not later:
             raise ServerFailed("the consumer that was killed held no job")

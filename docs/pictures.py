@@ -117,7 +117,9 @@ def slot_moves() -> list[Row]:
 def causes_of_ends() -> tuple[list[str], list[str], list[str]]:
     """The causes by which an attempt may end its run, by which the job rests, and by which it waits again at once."""
     lasts = [c for c in FailureCause if judge({c: 99}, c, alone=True, backoff=1, draw=1).dead]
-    goes_on = {c: judge({}, c, alone=True, backoff=1, draw=1) for c in FailureCause if c is not FailureCause.LEASE_EXPIRED}  # a claim finds it
+    goes_on = {
+        c: judge({}, c, alone=True, backoff=1, draw=1) for c in FailureCause if c is not FailureCause.LEASE_EXPIRED
+    }  # a claim finds it
     rests = [c for c, judged in goes_on.items() if judged.rest]
     return lasts, rests, [c for c, judged in goes_on.items() if not judged.rest and not judged.dead]
 
@@ -136,7 +138,7 @@ def job_moves() -> list[Row]:
         job_states.EXPIRE: "its deadline has passed",
         job_states.RETRY: "somebody asks",
     }
-    return _with_causes(job_states.MOVES, JobState, why, taken_again=f"{FailureCause.LEASE_EXPIRED}, its lease ran out")
+    return _with_causes(job_states.MOVES, JobState, why, taken_again=FailureCause.LEASE_EXPIRED.value)
 
 
 def task_moves() -> list[Row]:
@@ -193,7 +195,7 @@ PICTURES = {
     "states of an item": lambda: state_diagram(item_moves()),
     "states of a worker's slot": lambda: state_diagram(slot_moves()),
     "states of a job": lambda: state_diagram(
-        job_moves(), begins=["scheduled", "waiting"], ends=[word(state) for state in job_states.ENDED], stays=True
+        job_moves(), begins=["scheduled", "queued"], ends=[word(state) for state in job_states.ENDED], stays=True
     ),
     "states of a task": lambda: state_diagram(
         task_moves(), ends=[word(TaskState.DONE), word(TaskState.FAILED)], stays=True

@@ -128,7 +128,7 @@ class FakeEngine:
         return [ticket for ticket in self.tickets if ticket.job_id == job_id][-1]
 
 
-def fake_service(target=None, name="double", workers=1, max_size=None, concurrency=0, max_batches=None):
+def fake_service(target=None, name="double", workers=1, max_size=None, concurrency=0, max_in_flight_batches=None):
     target = target or (DoubleAll if max_size else Double)
     batch = Batch(max_size=max_size) if max_size else None
     types = signature(target, batched=batch is not None)
@@ -138,7 +138,7 @@ def fake_service(target=None, name="double", workers=1, max_size=None, concurren
         workers=workers,
         batch=batch,
         concurrency=concurrency,
-        options=StageOptions(max_in_flight_batches=max_batches),
+        options=StageOptions(max_in_flight_batches=max_in_flight_batches),
         examples=(),
         external=None,
         signature=lambda: types,

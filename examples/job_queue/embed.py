@@ -17,7 +17,7 @@ def describe(text: Path, results: Path) -> dict[str, str]:
     return {
         "input_url": text.as_uri(),
         "content_type": "application/octet-stream",
-        "output": (results / f"{text.name}.npy").as_uri(),
+        "output_url": (results / f"{text.name}.npy").as_uri(),
         "accept": "application/x-npy",
         "key": text.name,
     }

@@ -308,7 +308,7 @@ class JobNotSucceeded(JobError):
 class JobFailed(JobNotSucceeded):
     """The job is dead: it used up its attempts, or its input was not valid.
 
-    `cause` is the cause of its attempts that ended it, as `input` or `crash`; "" where that is not known.
+    `cause` is the cause of its attempts that ended it, as `invalid_input` or `worker_lost`; "" where that is not known.
     """
 
     def __init__(

@@ -107,7 +107,7 @@ def test_killed_half_way_it_goes_on_and_does_nothing_twice(start, tmp_path):
     assert {job_id for job_id, times in computed.items() if times > 1} <= in_hand
     assert max(computed.values()) <= 2
     for job in listed:
-        assert [attempt.cause for attempt in job.attempts] == ["lost"] * (job.id in in_hand) + ["succeeded"]
+        assert [attempt.cause for attempt in job.attempts] == ["lease_expired"] * (job.id in in_hand) + ["succeeded"]
 
 
 @pytest.mark.night

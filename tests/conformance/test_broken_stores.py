@@ -57,7 +57,7 @@ class WithoutRenewals(MemoryStore):
 
 
 class WithoutHiding(MemoryStore):
-    """What is leased is handed out once more."""
+    """What is running is handed out once more."""
 
     def claim(self, holder, **options):
         for job in self._jobs.values():
@@ -104,7 +104,7 @@ class WithoutLosses(MemoryStore):
     def claim(self, holder, **options):
         claimed = super().claim(holder, **options)
         for job in self._jobs.values():
-            job.attempts.pop("lost", None)
+            job.attempts.pop("lease_expired", None)
         return claimed
 
 

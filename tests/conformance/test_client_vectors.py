@@ -39,19 +39,19 @@ def test_there_are_enough_vectors_and_each_has_a_name_of_its_own():
 
 OPTIONS = {
     "api_key": "k", "timeout": 7.0, "max_retries": 2, "max_concurrency": 9, "max_result": 99,
-    "tenant_header": "x-tenant", "retry_non_idempotent": True, "codec": "msgpack",
+    "tenant_header": "x-tenant", "retry_non_idempotent": True, "format": "msgpack",
 }  # fmt: skip
 TERMS = {"service": "rank", "urgency": 1, "tenant": "gold", "timeout": 2.0, "request_id": "mine"}
 CALLS = [
     ("predict", [5], {}),
     ("predict", [5], TERMS),
     ("predict_many", [[1, 2, 3]], {}),
-    ("predict_many", [[1, 2, 3]], {**TERMS, "chunk": 2, "return_exceptions": True}),
+    ("predict_many", [[1, 2, 3]], {**TERMS, "batch_size": 2, "return_exceptions": True}),
     ("predict_many", [[1, object()]], {}),
     ("health", [], {}),
     ("jobs.submit", [{"value": 3}], {"priority": 2, "delay": 3.0, "deadline": 9.0, "key": "order", "id": "a"}),
     ("jobs.submit", [], {"service": "rank", "input_url": "s3://in/1", "content_type": "a/b"}),
-    ("jobs.submit", [3], {"output": "s3://out/1", "accept": "application/json"}),
+    ("jobs.submit", [3], {"output_url": "s3://out/1", "accept": "application/json"}),
     ("jobs.get", ["a"], {}),
     ("jobs.wait", [["a", "b"]], {"timeout": 2.0}),
     ("jobs.result", ["a"], {"timeout": 3.0}),

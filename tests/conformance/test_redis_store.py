@@ -25,9 +25,9 @@ def redis():
 def test_one_call_submits_no_more_than_the_server_does_soon(redis):
     store = redis.connect("large")
     many = [NewJob(id=str(n), digest=str(n)) for n in range(MOST_SUBMITTED + 1)]
-    with pytest.raises(ConfigError, match="at most 10000 jobs"):
+    with pytest.raises(ConfigError, match="the maximum for Redis is 10000"):
         store.submit(many)
-    assert store.stats().waiting == 0
+    assert store.stats().queued == 0
     assert len(store.submit(many[:-1])) == MOST_SUBMITTED
     store.close()
 
@@ -43,7 +43,7 @@ def test_a_job_that_an_earlier_version_has_submitted_is_claimed_wherever_its_inp
     rests = AttemptEnd(claimed.hold, JobState.SCHEDULED, rest=0.001)
     assert store.end_attempts([rests]) == [Answer.OK]
     store.submit([NewJob("c")])
-    until_now(lambda: store.stats().waiting == 3)
+    until_now(lambda: store.stats().queued == 3)
     assert [job.id for job in store.claim("h", lease=30.0, rooms=[Room(("",), 9, 9)])] == ["a", "c"]
     store.close()
 

@@ -32,9 +32,9 @@ def mates(queue):
     [
         ({"fault": "raise"}, (), {"application": 3}, "a bad job"),
         ({"in_batch": "raises"}, (), {"application": 3}, "a bad job in the batch"),
-        ({"fault": "segfault"}, (), {"crash": 2}, "SIGSEGV|worker"),
-        ({"fault": "die"}, (), {"crash": 2}, "worker"),
-        ({"fault": "hang"}, ("--run-timeout", "0.5"), {"crash": 2}, "worker"),
+        ({"fault": "segfault"}, (), {"worker_lost": 2}, "SIGSEGV|worker"),
+        ({"fault": "die"}, (), {"worker_lost": 2}, "worker"),
+        ({"fault": "hang"}, ("--run-timeout", "0.5"), {"worker_lost": 2}, "worker"),
         ({"fault": "unwritable"}, (), {"application": 3}, ""),
         ({"fault": "nan"}, (), {"application": 3}, "nan"),
     ],
@@ -46,11 +46,11 @@ def test_a_bad_job_dies_alone_of_its_own_cause(queue, bad, flags, attempts, told
     good = mates(queue)
     work_off(queue, *flags)
     job = queue.job("bad")
-    assert (job.state, {cause: job.attempts[cause] for cause in attempts}) == (JobState.DEAD, attempts)
+    assert (job.state, {cause: job.failures[cause] for cause in attempts}) == (JobState.DEAD, attempts)
     assert job.error is not None
     assert any(word in f"{job.error.type} {job.error.message}" for word in told.split("|")), job.error
     assert {queue.job(each).state for each in good} == {JobState.SUCCEEDED}
-    assert all(not queue.job(each).attempts for each in good), "a mate was made to pay"
+    assert all(not queue.job(each).failures for each in good), "a mate was made to pay"
 
 
 def test_without_bisection_a_job_that_failed_through_its_mates_succeeds_alone(queue):
@@ -74,7 +74,7 @@ def test_a_worker_that_dies_once_costs_its_job_at_most_one_attempt(queue, number
     queue.submit("unlucky", 6, x=3, signal_once=(str(queue.folder / "died"), number))
     mates(queue)
     work_off(queue)
-    assert queue.job("unlucky").attempts.get("crash", 0) <= 1
+    assert queue.job("unlucky").failures.get("worker_lost", 0) <= 1
 
 
 def test_a_batch_with_too_few_results_costs_its_jobs_one_attempt_and_their_company(queue):
@@ -82,8 +82,8 @@ def test_a_batch_with_too_few_results_costs_its_jobs_one_attempt_and_their_compa
     bad = queue.submit("bad", x=0, in_batch="drops a result")
     good = mates(queue)
     work_off(queue)
-    assert (queue.job(bad).state, queue.job(bad).attempts) == (JobState.DEAD, {"application": 3})
-    assert all(queue.job(each).attempts.get("application", 0) <= 1 for each in good)
+    assert (queue.job(bad).state, queue.job(bad).failures) == (JobState.DEAD, {"application": 3})
+    assert all(queue.job(each).failures.get("application", 0) <= 1 for each in good)
 
 
 def test_a_body_that_cannot_be_read_is_the_jobs_own_fault(queue):
@@ -91,7 +91,7 @@ def test_a_body_that_cannot_be_read_is_the_jobs_own_fault(queue):
     good = mates(queue)
     work_off(queue)
     job = queue.job("unreadable")
-    assert (job.state, job.attempts) == (JobState.DEAD, {"input": 1})
+    assert (job.state, job.failures) == (JobState.DEAD, {"invalid_input": 1})
     assert not queue.calls("unreadable")
     assert {queue.job(each).state for each in good} == {JobState.SUCCEEDED}
 
@@ -101,10 +101,10 @@ def test_a_dead_job_succeeds_in_its_next_run_once_the_fault_is_mended(queue):
     queue.submit("job", 4, x=2, signal_once=(str(missing), signal.SIGKILL))
     queue.work("--until-empty").until_empty()
     job = queue.job("job")
-    assert (job.state, job.run, job.attempts) == (JobState.DEAD, 1, {"application": 3})
+    assert (job.state, job.generation, job.failures) == (JobState.DEAD, 1, {"application": 3})
     missing.parent.mkdir()
     missing.touch()
     queue.store.retry("job")
     work_off(queue)
     job = queue.job("job")
-    assert (job.state, job.run, job.attempts) == (JobState.SUCCEEDED, 2, {})
+    assert (job.state, job.generation, job.failures) == (JobState.SUCCEEDED, 2, {})

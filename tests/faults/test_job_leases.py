@@ -61,7 +61,8 @@ def test_what_a_killed_consumer_held_is_claimed_within_a_lease_and_a_poll(queue)
     # Its model runs one batch at a time: what comes later than the first claim waited for room, and not for a lease.
     assert min(claims.values()) - last <= SHORT_LEASE + POLL + SLACK
     assert claims.keys() == set(jobs)
-    assert {job.history[0].holder for job in queue.jobs()}.isdisjoint(job.history[1].holder for job in queue.jobs())
+    held_first = {job.attempts[0].consumer_id for job in queue.jobs()}
+    assert held_first.isdisjoint(job.attempts[1].consumer_id for job in queue.jobs())
 
 
 def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
@@ -73,7 +74,7 @@ def test_leases_are_renewed_while_the_event_loop_is_busy(queue):
     busy.end()
     other.end()
     queue.check()
-    assert {len(job.history) for job in queue.jobs()} == {1}
+    assert {len(job.attempts) for job in queue.jobs()} == {1}
 
 
 def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
@@ -83,8 +84,8 @@ def test_what_waits_behind_a_long_batch_keeps_its_lease(queue):
     queue.until_done()
     working.end()
     queue.check()
-    assert {len(job.history) for job in queue.jobs()} == {1}
-    assert not any(job.attempts for job in queue.jobs())
+    assert {len(job.attempts) for job in queue.jobs()} == {1}
+    assert not any(job.failures for job in queue.jobs())
 
 
 def test_a_consumer_that_is_restarted_at_once_waits_for_the_leases_of_its_former_life(queue):
@@ -95,8 +96,8 @@ def test_a_consumer_that_is_restarted_at_once_waits_for_the_leases_of_its_former
     queue.finish()
     queue.check()
     for job in queue.jobs():
-        assert len({attempt.holder for attempt in job.history}) == len(job.history)
-    assert any(len(job.history) == 2 for job in queue.jobs())
+        assert len({attempt.consumer_id for attempt in job.attempts}) == len(job.attempts)
+    assert any(len(job.attempts) == 2 for job in queue.jobs())
 
 
 class Halfway(ThreadingHTTPServer):
@@ -177,7 +178,7 @@ def test_a_consumer_that_is_killed_in_the_middle_of_a_transfer_costs_one_attempt
         queue.work("--until-empty", "--allow-net", "127.0.0.0/8").until_empty()
         queue.check()
         job = queue.job("job")
-        assert (job.state, job.attempts) == (JobState.SUCCEEDED, {"lost": 1})
+        assert (job.state, job.failures) == (JobState.SUCCEEDED, {"lease_expired": 1})
         if method == "PUT":  # at least once: what the dead consumer had sent may have arrived as well
             assert ("/out", b"42") in server.put
         else:
@@ -258,13 +259,13 @@ def test_who_is_back_after_longer_than_a_lease_goes_on_with_what_nobody_else_has
         queue.check()
         if consumers == 1:
             assert [queue.calls(job) for job in jobs] == [1] * 8
-            assert [(job.attempts, len(job.history)) for job in queue.jobs()] == [({}, 1)] * 8
+            assert [(job.failures, len(job.attempts)) for job in queue.jobs()] == [({}, 1)] * 8
             assert "another consumer holds the job" not in told[0]
         for job in queue.jobs():
-            assert queue.calls(job.id) <= len(job.history)
-            for before, after in pairwise(job.history):
-                assert (before.cause, before.holder != after.holder) == ("lost", True)
+            assert queue.calls(job.id) <= len(job.attempts)
+            for before, after in pairwise(job.attempts):
+                assert (before.cause, before.consumer_id != after.consumer_id) == ("lease_expired", True)
 
 
 def holder_of(job):
-    return job.history[-1].holder if job.state is JobState.RUNNING else ""
+    return job.attempts[-1].consumer_id if job.state is JobState.RUNNING else ""

@@ -45,7 +45,7 @@ def test_who_commits_without_a_fence_is_told(queue, tmp_path):
     with armed.suspended(by=None):
         gate.unlink()
         other = queue.work().up()
-        queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+        queue.until(lambda: len(queue.job("job").attempts) == 2, "another claim")
 
     def has_committed():
         return any(part.fence == 1 for e in queue.events() if e.act is Act.END and e.ended for part in e.parts)
@@ -62,9 +62,9 @@ def test_who_commits_without_a_fence_is_told(queue, tmp_path):
 def test_who_does_not_renew_is_told(queue):
     working = queue.work(mutant="no renewal").up()
     queue.submit("job", 6, x=3, seconds=1.5 * LEASE)
-    queue.until(lambda: len(queue.job("job").history) == 2, "another claim")
+    queue.until(lambda: len(queue.job("job").attempts) == 2, "another claim")
     queue.submit("later", 0, x=0)
-    queue.until(lambda: queue.job("later").history, "a claim that shows that it lives")
+    queue.until(lambda: queue.job("later").attempts, "a claim that shows that it lives")
     working.kill()
     assert "was not renewed in time" in told_of(queue, finished=False)
 

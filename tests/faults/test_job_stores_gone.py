@@ -68,7 +68,7 @@ def test_a_consumer_that_is_cut_off_goes_on_when_the_store_is_back(proxy, queue,
     queue.until_done()  # by who was cut off, for there is nobody else
     cut_off.end()
     queue.check()
-    assert max(job.attempts.get("lost", 0) for job in queue.jobs()) == 1
+    assert max(job.failures.get("lease_expired", 0) for job in queue.jobs()) == 1
 
 
 @pytest.mark.night

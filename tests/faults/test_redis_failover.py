@@ -109,7 +109,7 @@ def test_consumers_and_submitters_follow_the_name_after_a_planned_failover(pair,
             each.end()
         queue.check()
         assert {queue.calls(job.id) for job in queue.jobs()} == {1}
-        assert not any(job.attempts for job in queue.jobs())
+        assert not any(job.failures for job in queue.jobs())
         claimed = [event.at for event in queue.events() if event.act is Act.CLAIM and event.ended and event.parts]
         assert min(at for at in claimed if at > moved) - moved <= tight(FOLLOWS_WITHIN)
 
@@ -141,8 +141,8 @@ def test_many_failovers_beside_kills_lose_nothing_and_double_nothing(pair, tmp_p
             each.up().end()
         queue.check()
         for job in queue.jobs():
-            assert queue.calls(job.id) <= 1 + job.attempts.get("lost", 0), job
-            assert {attempt.cause for attempt in job.history} <= {"succeeded", "lost", "released"}, job
+            assert queue.calls(job.id) <= 1 + job.failures.get("lease_expired", 0), job
+            assert {attempt.cause for attempt in job.attempts} <= {"succeeded", "lease_expired", "released"}, job
 
 
 def leave_alone(server):
@@ -157,7 +157,7 @@ CALLS = {
     "stats": (lambda store: store.stats().succeeded, 1),
     "kept": (lambda store: store.kept_inputs([NewJob("new", key="k")])[0].body, b"5"),
     "claim": (lambda store: ids(take(store, services=["s"])), ["claimable"]),
-    "retry": (lambda store: store.retry("dead").run, 2),
+    "retry": (lambda store: store.retry("dead").generation, 2),
     "cancel": (lambda store: store.cancel("new").state, JobState.CANCELLED),
     "submit": (lambda store: store.submit([NewJob("another")])[0].state, JobState.QUEUED),
 }
@@ -195,7 +195,7 @@ def test_idle_connections_to_the_former_primary_are_closed_with_the_one_that_hea
 
         def call(_):
             together.wait()
-            return store.stats().waiting
+            return store.stats().queued
 
         until_now(lambda: list(threads.map(call, range(4))) and len(connections(pair.primary)) > 1, "connections")
     pair.fail_over()
@@ -295,4 +295,4 @@ def test_consumers_and_submitters_go_where_sentinels_say_that_the_primary_is(tmp
         working.end()
         queue.check()
         assert {queue.calls(job.id) for job in queue.jobs()} == {1}
-        assert not any(job.attempts for job in queue.jobs())
+        assert not any(job.failures for job in queue.jobs())

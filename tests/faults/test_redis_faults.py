@@ -99,7 +99,7 @@ def test_a_server_that_stands_still_is_unavailable_until_it_goes_on(server):
     with pytest.raises(StoreUnavailable, match=r"Redis at .* did not respond within 0\.5 s"):
         store.stats()
     server.go_on()
-    assert store.stats().waiting == 1
+    assert store.stats().queued == 1
     store.close()
 
 
@@ -210,7 +210,7 @@ def test_a_broken_job_that_is_retried_is_dead_once_more(store, client):
     put(store, "b")
     client.hdel(f"{PREFIX}job:b", "body")
     assert take(store) == []
-    assert store.retry("b").run == 2
+    assert store.retry("b").generation == 2
     assert take(store) == []
     assert see(store, "b").state is JobState.DEAD
 
@@ -257,4 +257,4 @@ def test_a_thousand_jobs_that_have_expired_are_ended_in_bounded_steps(store):
     while not found:
         found = take(store)
     assert ids(found) == ["last"]
-    assert store.stats().waiting == 0
+    assert store.stats().queued == 0

@@ -181,7 +181,7 @@ def test_a_fork_is_refused_and_its_end_harms_nobody(path, end):
         assert succeed(store, held) == ["ok"]
         store.submit([NewJob("d")])
         other = SqliteStore(path)
-        assert other.stats().succeeded == 1 and other.stats().waiting == 2
+        assert other.stats().succeeded == 1 and other.stats().queued == 2
         assert os.path.getsize(path + "-wal")
         other.close()
         store.close()
@@ -198,7 +198,7 @@ def test_a_fork_whose_parent_has_the_queue_open_cannot_open_it(path):
             try:
                 SqliteStore(path, "another")
             except ConfigError as error:
-                assert "open the queue after the fork only" in str(error), error
+                assert "open the queue only after the fork" in str(error), error
                 sys.exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         store.submit([NewJob("a")])
@@ -227,7 +227,7 @@ SMALL_DISK = """
                 return 10 * n
 
     def release(store, jobs):
-        return store.end_attempts([AttemptEnd(job.hold, JobState.WAITING) for job in jobs])
+        return store.end_attempts([AttemptEnd(job.hold, JobState.QUEUED) for job in jobs])
 
     os.mkdir(path)
     assert os.system(f"mount -t tmpfs -o size=24m none {path}") == 0
@@ -277,11 +277,11 @@ def test_a_queue_on_a_disk_without_a_free_byte_can_be_worked_and_emptied(on_smal
         except StoreFull:
             say("refused")
         say(store.purge(JobState.SUCCEEDED, 0.0))
-        waiting = store.stats().waiting
-        assert store.purge(JobState.WAITING, 0.0) == waiting
+        waiting = store.stats().queued
+        assert store.purge(JobState.QUEUED, 0.0) == waiting
         assert set(succeed(store, held[16:])) == {{"ok"}}
         os.unlink(f"{{path}}/hog")
-        store.tend(keep=1e9, dead_ttl=1e9, seconds_per_job=None)
+        store.tend(keep=1e9, keep_dead=1e9, seconds_per_job=None)
         assert os.path.getsize(file + "-spare") == 2 << 20
         assert store.submit([NewJob("late")])
         assert store._read(lambda connection, _: connection.execute("PRAGMA integrity_check").fetchone()) == ("ok",)
@@ -297,7 +297,7 @@ def test_a_program_that_is_started_on_a_full_disk_can_empty_the_queue(on_small_d
         store.close()
         assert fill(path) < 4096
         store = SqliteStore(file)
-        assert store.purge(JobState.WAITING, 0.0) == submitted
+        assert store.purge(JobState.QUEUED, 0.0) == submitted
         store.close()
     """
     assert on_small_disk(body) == []
@@ -401,7 +401,7 @@ def test_after_a_kill_the_lease_runs_out_and_the_job_is_claimed_again(path):
         jobs = []
         while not jobs:
             jobs = claim_all(store)
-        assert (jobs[0].fence, jobs[0].attempts) == (2, {"lost": 1})
+        assert (jobs[0].fence, jobs[0].attempts) == (2, {"lease_expired": 1})
         assert store.end_attempts([AttemptEnd(jobs[0].hold, JobState.SUCCEEDED)]) == ["ok"]
     finally:
         store.close()

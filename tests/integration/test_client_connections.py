@@ -285,5 +285,5 @@ class Counting(Server):
 async def test_no_more_is_in_flight_than_may_be(kind, way):
     server = Counting()
     async with serving(server, way) as url:
-        assert await calling(kind, url, lambda c: c.predict_many(range(6), chunk=1), max_concurrency=2) == [1] * 6
+        assert await calling(kind, url, lambda c: c.predict_many(range(6), batch_size=1), max_concurrency=2) == [1] * 6
     assert server.most == 2

@@ -25,7 +25,7 @@ export interface ManyOptions extends CallOptions {
   /** Whether errors stand in the places of their items; without it the first is thrown. */
   readonly returnExceptions?: boolean | undefined;
   /** Most items of one request.  256 without it. */
-  readonly chunk?: number | undefined;
+  readonly batchSize?: number | undefined;
 }
 
 /** How long to wait for a job, and what ends the wait. */
@@ -40,7 +40,7 @@ export interface SignalOptions {
   readonly signal?: AbortSignal | undefined;
 }
 
-const MANY_NAMES: Names<ManyOptions> = { ...CALL_NAMES, returnExceptions: true, chunk: true };
+const MANY_NAMES: Names<ManyOptions> = { ...CALL_NAMES, returnExceptions: true, batchSize: true };
 const WAIT_NAMES: Names<WaitOptions> = { timeoutMs: true, signal: true };
 const SIGNAL_NAMES: Names<SignalOptions> = { signal: true };
 const SUBMIT_NAMES: Names<JobOptions & SignalOptions> = { ...JOB_NAMES, ...SIGNAL_NAMES };
@@ -54,13 +54,13 @@ export class Client {
   readonly #sender: Sender;
   readonly #maker: CallMaker;
 
-  /** `world` is for tests.  Throws `ConfigError` where an option has a value that it cannot have. */
-  constructor(url: string | URL, options: ClientOptions = {}, world: World = REAL_WORLD) {
+  /** `_deps` is for tests: time, chance and names.  Throws `ConfigError` where an option has a value that it cannot have. */
+  constructor(url: string | URL, options: ClientOptions = {}, _deps: World = REAL_WORLD) {
     this.#settings = readSettings(url, options);
-    this.#world = world;
-    this.#sender = new Sender(this.#settings, world, options.fetch ?? ((...request) => globalThis.fetch(...request)));
-    this.#maker = new CallMaker(this.#settings, world);
-    this.jobs = new ClientJobs(this.#settings, world, this.#sender, this.#maker);
+    this.#world = _deps;
+    this.#sender = new Sender(this.#settings, _deps, options.fetch ?? ((...request) => globalThis.fetch(...request)));
+    this.#maker = new CallMaker(this.#settings, _deps);
+    this.jobs = new ClientJobs(this.#settings, _deps, this.#sender, this.#maker);
   }
 
   /** What the client has done, and how much it may do. */
@@ -91,9 +91,9 @@ export class Client {
   ): Promise<R[]>;
   async predictMany(items: Iterable<unknown>, options: ManyOptions = {}): Promise<unknown[]> {
     checkNames(options, MANY_NAMES);
-    const { returnExceptions = false, chunk = 256, signal } = options;
+    const { returnExceptions = false, batchSize = 256, signal } = options;
     this.#sender.check();
-    const calls = this.#maker.predictMany(items, readTerms(options, this.#settings), chunk, returnExceptions);
+    const calls = this.#maker.predictMany(items, readTerms(options, this.#settings), batchSize, returnExceptions);
     const [first] = calls;
     if (first === undefined) {
       return [];
@@ -164,7 +164,7 @@ export class ClientJobs {
     return this.#waiting.wait(jobs, options.timeoutMs, options.signal);
   }
 
-  /** Wait until the job has ended, and give its result; of one with an `output`, the output's URL. */
+  /** Wait until the job has ended, and give its result; of one with an `outputUrl`, the output's URL. */
   async result<R = unknown>(job: Job | string, options: WaitOptions = {}): Promise<R> {
     checkNames(options, WAIT_NAMES);
     return (await this.#waiting.result(job, options.timeoutMs, options.signal)) as R;

@@ -29,7 +29,7 @@ export interface JobOptions {
   /** Where the input is; the input is undefined then. */
   readonly inputUrl?: string | undefined;
   /** The URL where the result is to be written; without it the store keeps the result. */
-  readonly output?: string | undefined;
+  readonly outputUrl?: string | undefined;
   /** The media type of the input; without it that in which it is written. */
   readonly contentType?: string | undefined;
   /** The media types that the result may have; without it what the service prefers. */
@@ -45,7 +45,7 @@ export const JOB_NAMES: Names<JobOptions> = {
   id: true,
   service: true,
   inputUrl: true,
-  output: true,
+  outputUrl: true,
   contentType: true,
   accept: true,
   key: true,
@@ -124,8 +124,8 @@ export function idOf(job: Job | string): string {
 }
 
 /** Whether a result looks like the place of an output, which a job may also give as its result. */
-export function mayLieElsewhere(result: unknown): result is { readonly output: string } {
-  return isObject(result) && Object.keys(result).length === 1 && typeof result["output"] === "string";
+export function mayLieElsewhere(result: unknown): result is { readonly output_url: string } {
+  return isObject(result) && Object.keys(result).length === 1 && typeof result["output_url"] === "string";
 }
 
 function jobOf(reply: Reply): Job {
@@ -155,7 +155,7 @@ function writeInput(given: unknown, contentType: string | undefined): Body {
 
 /** Those of the options that stand in the query, in its order, and are not what a job has without them. */
 function queryOf(options: JobOptions): [string, string][] {
-  const { priority = 0, delayMs = 0, deadline, id, service = "", inputUrl, output, accept } = options;
+  const { priority = 0, delayMs = 0, deadline, id, service = "", inputUrl, outputUrl, accept } = options;
   const told: [string, string | number | undefined][] = [
     ["priority", priority === 0 ? undefined : priority],
     ["delay", delayMs === 0 ? undefined : delayMs / 1000],
@@ -163,7 +163,7 @@ function queryOf(options: JobOptions): [string, string][] {
     ["id", id],
     ["service", service === "" ? undefined : service],
     ["input_url", inputUrl],
-    ["output", output],
+    ["output_url", outputUrl],
     ["accept", accept],
   ];
   return told.flatMap(([name, value]) => (value === undefined ? [] : [[name, String(value)]]));

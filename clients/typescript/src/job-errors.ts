@@ -39,7 +39,7 @@ export class JobNotSucceeded extends JobError {
   }
 }
 
-/** The job is dead; `cause` is `input` where its input was not valid, else "". */
+/** The job is dead; `cause` is `invalid_input` where its input was not valid, else "". */
 export class JobFailed extends JobNotSucceeded {
   override name = "JobFailed";
   override readonly cause: string;

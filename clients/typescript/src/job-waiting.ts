@@ -28,7 +28,7 @@ export class JobWaiting {
   async result(job: Job | string, timeoutMs: number | undefined, signal: AbortSignal | undefined): Promise<unknown> {
     this.#sender.check();
     const result = await this.#end(job, new Asking(timeoutMs, this.#clock.now()), signal);
-    return mayLieElsewhere(result) && (await this.#get(job, signal)).output !== null ? result.output : result;
+    return mayLieElsewhere(result) && (await this.#get(job, signal)).outputUrl !== null ? result.output_url : result;
   }
 
   /** The jobs as they are once all have ended, however they end. */

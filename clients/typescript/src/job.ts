@@ -2,19 +2,19 @@
 
 import { isObject, UnreadableBody } from "./bodies.js";
 
-export type JobState = "scheduled" | "waiting" | "leased" | "succeeded" | "dead" | "cancelled" | "expired";
+export type JobState = "scheduled" | "queued" | "running" | "succeeded" | "dead" | "cancelled" | "expired";
 
 /** One claim of a job. */
 export interface Attempt {
-  /** The run it belongs to, from 1. */
-  readonly run: number;
+  /** The generation of the job it belongs to, from 1. */
+  readonly generation: number;
   /** Its number: larger than that of every claim before it, in all runs. */
-  readonly fence: number;
+  readonly fencingToken: number;
   /** The consumer that claimed the job. */
-  readonly holder: string;
-  readonly claimed: number;
+  readonly consumerId: string;
+  readonly startedAt: number;
   /** When it ended; null while it may go on. */
-  readonly ended: number | null;
+  readonly finishedAt: number | null;
   /** Why it ended; "" while it may go on. */
   readonly cause: string;
 }
@@ -32,24 +32,24 @@ export interface Job {
   readonly id: string;
   readonly queue: string;
   readonly state: JobState;
-  readonly created: number;
+  readonly createdAt: number;
   /** The service that it is for; "" is any. */
   readonly service: string;
   /** How often it was begun from the start: 1, and one more for each time it was retried. */
-  readonly run: number;
+  readonly generation: number;
   /** The attempts of this run that count, by cause. */
-  readonly attempts: Readonly<Record<string, number>>;
+  readonly failures: Readonly<Record<string, number>>;
   /** The last hundred claims, oldest first, of all runs. */
-  readonly history: readonly Attempt[];
-  readonly ended: number | null;
+  readonly attempts: readonly Attempt[];
+  readonly finishedAt: number | null;
   readonly priority: number;
   /** The moment from which it may be claimed, while it is scheduled; else null. */
-  readonly notBefore: number | null;
-  readonly deadline: number | null;
+  readonly scheduledAt: number | null;
+  readonly expiresAt: number | null;
   /** Why the last attempt of this run that failed did so; null where none did, or where the job succeeded. */
   readonly error: AttemptError | null;
   readonly inputUrl: string | null;
-  readonly output: string | null;
+  readonly outputUrl: string | null;
 }
 
 /** The job that `page` is.  Throws `UnreadableBody` where it is none. */
@@ -57,21 +57,35 @@ export function readJob(page: unknown): Job {
   if (!isObject(page) || typeof page["id"] !== "string" || typeof page["state"] !== "string") {
     throw new UnreadableBody("an invalid job");
   }
-  const { not_before: notBefore = null, input_url: inputUrl = null, ...rest } = page;
-  return { ...WITHOUT, ...rest, notBefore, inputUrl } as unknown as Job; // the other members are taken on trust
+  const found: Record<string, unknown> = { ...WITHOUT, ...camelNames(page) };
+  if (Array.isArray(found["attempts"])) {
+    found["attempts"] = found["attempts"].map((one: unknown) => (isObject(one) ? camelNames(one) : one));
+  }
+  return found as unknown as Job; // the members are taken on trust
+}
+
+/** The members of `page` by their names in camel case. */
+function camelNames(page: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(page).map(([name, value]) => [camelName(name), value]));
+}
+
+function camelName(name: string): string {
+  return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 }
 
 /** What a job has where the server does not say. */
 const WITHOUT = {
   queue: "",
-  created: 0,
+  createdAt: 0,
   service: "",
-  run: 1,
-  attempts: {},
-  history: [],
-  ended: null,
+  generation: 1,
+  failures: {},
+  attempts: [],
+  finishedAt: null,
   priority: 0,
-  deadline: null,
+  scheduledAt: null,
+  expiresAt: null,
   error: null,
-  output: null,
+  inputUrl: null,
+  outputUrl: null,
 };

@@ -34,14 +34,14 @@ export class CallMaker {
     return new SingleCall(this.#serviceHead("predict", terms, this.#id(terms)), body, (reply) => this.read(reply));
   }
 
-  /** Many items as client batches of at most `chunk`; with `keepGoing` one that cannot be written is an error. */
-  predictMany(items: Iterable<unknown>, terms: CallTerms, chunk: number, keepGoing: boolean): BatchCall[] {
-    checkWhole("chunk", chunk, 1);
+  /** Many items as client batches of at most `batchSize`; with `keepGoing` one that cannot be written is an error. */
+  predictMany(items: Iterable<unknown>, terms: CallTerms, batchSize: number, keepGoing: boolean): BatchCall[] {
+    checkWhole("batchSize", batchSize, 1);
     const written = Array.from(items, (item) => this.#written(item, keepGoing));
     const knownAs = this.#id(terms);
     const parts: WrittenItem[][] = [];
-    for (let first = 0; first < written.length; first += chunk) {
-      parts.push(written.slice(first, first + chunk));
+    for (let first = 0; first < written.length; first += batchSize) {
+      parts.push(written.slice(first, first + batchSize));
     }
     return parts.map((part, number) => {
       const id = parts.length === 1 ? knownAs : `${knownAs}-${number}`;
@@ -95,7 +95,7 @@ export class CallMaker {
       requestId,
       timeout: terms.timeout,
       urgency: terms.urgency,
-      harmless: this.#settings.retryUnsafe,
+      harmless: this.#settings.retryNonIdempotent,
       largest: this.#settings.maxResult,
       flowControlled: true,
     };

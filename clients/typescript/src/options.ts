@@ -26,11 +26,11 @@ export interface ClientOptions {
   /** The header that names the tenant, as the server's option of this name has it. */
   readonly tenantHeader?: string | undefined;
   /** Whether to try again what may have run: the model may run twice then. */
-  readonly retryUnsafe?: boolean | undefined;
+  readonly retryNonIdempotent?: boolean | undefined;
   /** What carries requests; without it the global `fetch`. */
   readonly fetch?: Fetch | undefined;
   /** The format of items that are not bytes: `"json"`, or MessagePack by a codec that is handed in. */
-  readonly codec?: "json" | MessagePackCodec | undefined;
+  readonly format?: "json" | MessagePackCodec | undefined;
 }
 
 /** What one call asks for itself. */
@@ -58,7 +58,7 @@ export interface Settings {
   readonly maxConcurrency: number;
   readonly maxResult: number;
   readonly tenantHeader: string | undefined;
-  readonly retryUnsafe: boolean;
+  readonly retryNonIdempotent: boolean;
   readonly codec: MessagePackCodec | undefined;
 }
 
@@ -81,9 +81,9 @@ const CLIENT_NAMES: Names<ClientOptions> = {
   maxConcurrency: true,
   maxResult: true,
   tenantHeader: true,
-  retryUnsafe: true,
+  retryNonIdempotent: true,
   fetch: true,
-  codec: true,
+  format: true,
 };
 export const CALL_NAMES: Names<CallOptions> = {
   service: true,
@@ -107,7 +107,7 @@ const PRINTABLE = /^[ -~]*$/;
 export function readSettings(url: string | URL, options: ClientOptions): Settings {
   checkNames(options, CLIENT_NAMES);
   const { apiKey, maxRetries = 4, maxConcurrency = 64, maxResult = 2 ** 30 } = options;
-  const { tenantHeader, retryUnsafe = false, codec = "json" } = options;
+  const { tenantHeader, retryNonIdempotent = false, format = "json" } = options;
   checkWhole("maxRetries", maxRetries, 0);
   checkWhole("maxConcurrency", maxConcurrency, 1);
   checkWhole("maxResult", maxResult, 1);
@@ -117,12 +117,12 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
   if (tenantHeader !== undefined && !matches(FIELD_NAME, tenantHeader)) {
     throw new ConfigError(`tenantHeader must be the name of a header, got ${show(tenantHeader)}`);
   }
-  if (typeof retryUnsafe !== "boolean") {
-    throw new ConfigError(`retryUnsafe must be true or false, got ${show(retryUnsafe)}`);
+  if (typeof retryNonIdempotent !== "boolean") {
+    throw new ConfigError(`retryNonIdempotent must be true or false, got ${show(retryNonIdempotent)}`);
   }
-  const hasBoth = typeof codec === "object" && codec !== null && "encode" in codec && "decode" in codec;
-  if (codec !== "json" && !hasBoth) {
-    throw new ConfigError(`codec must be "json", or an object with encode and decode, got ${show(codec)}`);
+  const hasBoth = typeof format === "object" && format !== null && "encode" in format && "decode" in format;
+  if (format !== "json" && !hasBoth) {
+    throw new ConfigError(`format must be "json", or an object with encode and decode, got ${show(format)}`);
   }
   return {
     base: readBase(url),
@@ -132,8 +132,8 @@ export function readSettings(url: string | URL, options: ClientOptions): Setting
     maxConcurrency,
     maxResult,
     tenantHeader: tenantHeader?.toLowerCase(),
-    retryUnsafe,
-    codec: codec === "json" ? undefined : codec,
+    retryNonIdempotent,
+    codec: format === "json" ? undefined : format,
   };
 }
 

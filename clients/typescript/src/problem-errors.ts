@@ -142,7 +142,7 @@ function make(problem: Problem, status: number): PenstockError {
     case "queue-full":
       return new jobErrors.QueueFull(detail);
     case "job-failed":
-      return new jobErrors.JobFailed(detail, text(problem, "id"), status === BY_INPUT_STATUS ? "input" : "");
+      return new jobErrors.JobFailed(detail, text(problem, "id"), status === BY_INPUT_STATUS ? "invalid_input" : "");
     case "job-cancelled":
       return new jobErrors.JobCancelled(detail, text(problem, "id"));
     case "job-expired":

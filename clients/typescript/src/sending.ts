@@ -25,11 +25,11 @@ import type { World } from "./world.js";
 export interface ClientStats {
   /** Requests that have begun, each with all its tries. */
   readonly requests: number;
-  readonly tries: number;
+  readonly attempts: number;
   /** Tries beyond the first of a request. */
   readonly retries: number;
   /** Those of them that no server has asked for. */
-  readonly unaskedRetries: number;
+  readonly clientInitiatedRetries: number;
   /** Tries under flow control that are with the server. */
   readonly inFlight: number;
   /** Requests that wait for their turn. */
@@ -37,7 +37,7 @@ export interface ClientStats {
   /** How many may be in flight. */
   readonly limit: number;
   /** How many tries that nobody asks for there may be now. */
-  readonly budgetLeft: number;
+  readonly retryBudget: number;
 }
 
 /** Where a call is, for as long as it lasts. */
@@ -91,13 +91,13 @@ export class Sender {
   get stats(): ClientStats {
     return {
       requests: this.#requests,
-      tries: this.#tries,
+      attempts: this.#tries,
       retries: this.#retries,
-      unaskedRetries: this.#unasked,
+      clientInitiatedRetries: this.#unasked,
       inFlight: this.#limit.inFlight,
       waiting: this.#gate.waiting,
       limit: this.#limit.limit,
-      budgetLeft: this.#budget.left(this.#world.clock.now()),
+      retryBudget: this.#budget.left(this.#world.clock.now()),
     };
   }
 

@@ -38,10 +38,10 @@ describe("options", () => {
     [{ apiKey: 5 }, /apiKey/],
     [{ tenantHeader: "a b" }, /tenantHeader must be the name of a header, got "a b"/],
     [{ tenantHeader: null }, /tenantHeader/],
-    [{ retryUnsafe: 1 }, /retryUnsafe/],
-    [{ codec: "msgpack" }, /codec must be "json", or an object/],
-    [{ codec: null }, /codec/],
-    [{ codec: { encode: () => 1 } }, /codec/],
+    [{ retryNonIdempotent: 1 }, /retryNonIdempotent/],
+    [{ format: "msgpack" }, /format must be "json", or an object/],
+    [{ format: null }, /format/],
+    [{ format: { encode: () => 1 } }, /format/],
   ];
   for (const [options, words] of clients) {
     test(`a client has no ${JSON.stringify(options)}`, () => {
@@ -58,7 +58,7 @@ describe("options", () => {
 
   const calls: unknown[] = [
     { service: "a/b" }, { service: ".." }, { service: null }, { urgency: 8 }, { urgency: -1 }, { urgency: 1.5 },
-    { tenant: "a b" }, { tenant: "gold" }, { tenant: null }, { timeoutMs: 0 }, { chunk: 0 }, { chunk: 1.5 },
+    { tenant: "a b" }, { tenant: "gold" }, { tenant: null }, { timeoutMs: 0 }, { batchSize: 0 }, { batchSize: 1.5 },
     { timeout: 2 }, { returnException: true }, null, 5, { requestId: "" }, { requestId: "a b" }, { requestId: "a".repeat(121) }, { requestId: 5 },
   ];
   for (const options of calls) {
@@ -70,7 +70,7 @@ describe("options", () => {
   }
 
   test("an option that is undefined is as one that is not there", async () => {
-    const { c } = fake(() => 5, { timeoutMs: undefined, apiKey: undefined, codec: undefined, maxRetries: undefined });
+    const { c } = fake(() => 5, { timeoutMs: undefined, apiKey: undefined, format: undefined, maxRetries: undefined });
     assert.equal(await c.predict(1, { service: undefined, signal: undefined, urgency: undefined }), 5);
   });
 
@@ -125,7 +125,7 @@ describe("items that cannot be written", () => {
 });
 
 test("an input that lies elsewhere has no body, and the type that the caller names", async () => {
-  const job = { id: "j1", state: "waiting" };
+  const job = { id: "j1", state: "queued" };
   const headers: Headers[] = [];
   const fetch: Fetch = async (_, init) => {
     headers.push(new Headers(init.headers));
@@ -142,7 +142,7 @@ test("an input has the type that the caller names", async () => {
   const types: unknown[] = [];
   const fetch: Fetch = async (_, init) => {
     types.push(new Headers(init.headers).get("content-type"));
-    return Response.json({ id: "j1", state: "waiting" });
+    return Response.json({ id: "j1", state: "queued" });
   };
   const { jobs } = new Client(SERVER, { fetch });
   await jobs.submit(new Uint8Array(1), { contentType: "audio/wav" });

@@ -246,7 +246,7 @@ for (const [way, open] of Object.entries(WAYS)) {
         }
       };
       await calling(two, async (c) => {
-        assert.deepEqual(await c.predictMany([1, 2, 3, 4, 5, 6], { chunk: 1 }), [1, 1, 1, 1, 1, 1]);
+        assert.deepEqual(await c.predictMany([1, 2, 3, 4, 5, 6], { batchSize: 1 }), [1, 1, 1, 1, 1, 1]);
         assert.equal(most, 2);
       }, { maxConcurrency: 2 });
     });
@@ -269,7 +269,7 @@ test("the signal of one call does not keep what belongs to calls that have ended
   try {
     const c = new Client(running.url);
     await c.predict(1, { signal });
-    await c.predictMany([1, 2], { signal, chunk: 1, returnExceptions: true });
+    await c.predictMany([1, 2], { signal, batchSize: 1, returnExceptions: true });
     await assert.rejects(c.health({ signal }), ServerError); // that is no object
     assert.equal(added.get("abort"), 0);
   } finally {

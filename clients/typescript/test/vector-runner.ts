@@ -41,8 +41,8 @@ export async function runVector(vector: Vector, server: ScriptedServer): Promise
     newKey: () => `k${(keys += 1)}`,
   };
   const options = { ...(named(vector.client ?? {}) as ClientOptions), fetch: wire(vector, server, clock, tries) };
-  const codec = vector.client?.["codec"] === "msgpack" ? { codec: messagePack } : {};
-  const client = new Client(`${server.url}${vector.prefix ?? ""}`, { ...options, ...codec }, world);
+  const format = vector.client?.["format"] === "msgpack" ? { format: messagePack } : {};
+  const client = new Client(`${server.url}${vector.prefix ?? ""}`, { ...options, ...format }, world);
 
   const ended = vector.calls.map((call) => begin(client, call, clock));
   if (vector.close_at !== undefined) {

@@ -114,7 +114,7 @@ export class Front {
   async #call(batch: Batch<Asked>, now: number, signal: AbortSignal): Promise<Outcome[]> {
     const data = batch.items.map((item) => ({ data: item.value.data }));
     const timeoutMs = Math.max(...batch.items.map((item) => item.deadline)) - now;
-    const terms = { timeoutMs, signal, chunk: this.#limits.batchSize, returnExceptions: true } as const;
+    const terms = { timeoutMs, signal, batchSize: this.#limits.batchSize, returnExceptions: true } as const;
     try {
       const answers = await this.#client.predictMany(data, terms);
       return answers.map((answer) => (answer instanceof PenstockError ? { error: answer } : { result: answer }));

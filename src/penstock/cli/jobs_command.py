@@ -30,7 +30,7 @@ from penstock.option_fields import flag_name
 
 FAILED: Final = 1
 JOB_STATES: Final = tuple(state.value for state in JobState)
-_DEAD_COLUMNS: Final = ("id", "run", "attempts", "created", "ended", "service", "error")
+_DEAD_COLUMNS: Final = ("id", "generation", "failures", "created_at", "finished_at", "service", "error")
 Action = Callable[[JobQueue, argparse.Namespace], int]
 
 
@@ -61,7 +61,7 @@ def add_jobs_command(commands: Any) -> None:
         paged.add_argument("--limit", metavar="N", default="100", help="maximum jobs (default %(default)s)")
         paged.add_argument("--after", metavar="ID", help="only jobs that were submitted after this one")
     purge = _add(own, "purge", _purge, "delete jobs and their results")
-    purge.add_argument("--state", metavar="STATE", help="only jobs in this state; all: in every state but leased")
+    purge.add_argument("--state", metavar="STATE", help="only jobs in this state; all: in every state but running")
     purge.add_argument(
         "--older-than",
         metavar="SECONDS",
@@ -115,7 +115,9 @@ def _add_submit(own: Any) -> None:
     parser.add_argument(
         "--content-type", metavar="TYPE", help="media type of the input (default by the name of the file)"
     )
-    parser.add_argument("--output", metavar="URL", help="write the result to this URL (default: store it in the queue)")
+    parser.add_argument(
+        "--output-url", metavar="URL", help="write the result to this URL (default: store it in the queue)"
+    )
     parser.add_argument(
         "--accept", metavar="TYPE", help="media type of the result (default: the first that the service supports)"
     )
@@ -277,7 +279,7 @@ def _stats(queue: JobQueue, arguments: argparse.Namespace) -> int:
 
 def _purge(queue: JobQueue, arguments: argparse.Namespace) -> int:
     if arguments.state is None:
-        raise ConfigError("purge needs --state STATE, or --state all for every state but leased")
+        raise ConfigError("purge needs --state STATE, or --state all for every state but running")
     state = None if arguments.state == "all" else arguments.state
     count = queue.purge(state, _number(arguments, "older_than", float))
     write_lines([f'{{"purged":{count}}}' if arguments.json else f"{count} jobs purged"])

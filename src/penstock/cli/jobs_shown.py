@@ -22,8 +22,8 @@ LONGEST_CELL: Final = 300
 """The most characters of a message that a table shows."""
 
 
-def _counts(attempts: dict[str, int]) -> str:
-    return ", ".join(f"{cause} {count}" for cause, count in sorted(attempts.items()))
+def _counts(failures: dict[str, int]) -> str:
+    return ", ".join(f"{cause} {count}" for cause, count in sorted(failures.items()))
 
 
 def _moment(seconds: float | None) -> str:
@@ -45,12 +45,12 @@ def _error(job: Job) -> str:
 _FIELDS: Final[dict[str, Callable[[Job], str]]] = {
     "id": lambda job: job.id,
     "state": lambda job: job.state.value,
-    "run": lambda job: str(job.generation),
-    "attempts": lambda job: _counts(job.failures),
+    "generation": lambda job: str(job.generation),
+    "failures": lambda job: _counts(job.failures),
     "priority": lambda job: str(job.priority),
     "service": lambda job: job.service,
-    "created": lambda job: _moment(job.created_at),
-    "ended": lambda job: _moment(job.finished_at),
+    "created_at": lambda job: _moment(job.created_at),
+    "finished_at": lambda job: _moment(job.finished_at),
     "error": _error,
 }
 

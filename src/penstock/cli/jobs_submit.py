@@ -41,7 +41,7 @@ _OPTIONS: Final[dict[str, Callable[[str], Any]]] = {
     "id": str,
     "service": str,
     "input_url": str,
-    "output": str,
+    "output_url": str,
     "content_type": str,
     "accept": str,
 }

@@ -163,7 +163,7 @@ class AsyncClientJobs(OfOneProcess):
         id: str | None = None,  # noqa: A002  # as in JobQueue
         service: str = "",
         input_url: str | None = None,
-        output: str | None = None,
+        output_url: str | None = None,
         content_type: str | None = None,
         accept: str | None = None,
     ) -> Job:
@@ -182,7 +182,7 @@ class AsyncClientJobs(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )
@@ -211,7 +211,7 @@ class AsyncClientJobs(OfOneProcess):
         return await self._core.waiting.wait(jobs, timeout)
 
     async def result(self, job: Job | str, timeout: float | None = None) -> Any:
-        """Wait until the job has ended, and give its result; of one with an `output`, the output's URL.
+        """Wait until the job has ended, and give its result; of one with an `output_url`, the output's URL.
 
         Args:
             job: the job, or its id.

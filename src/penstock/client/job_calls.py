@@ -89,7 +89,7 @@ def id_of(job: object) -> str:
 
 def may_lie_elsewhere(result: object) -> bool:
     """Whether a result looks like the place of an output, which a job may also give as its result."""
-    return isinstance(result, dict) and list(result) == ["output"] and isinstance(result["output"], str)
+    return isinstance(result, dict) and list(result) == ["output_url"] and isinstance(result["output_url"], str)
 
 
 def _parameter(value: Any) -> str:

@@ -31,7 +31,9 @@ class JobWaiting:
         self._sender.check()
         result = await self._end(job, Asking(timeout, self._clock.now()))
         return (
-            result["output"] if may_lie_elsewhere(result) and (await self._get(job)).output_url is not None else result
+            result["output_url"]
+            if may_lie_elsewhere(result) and (await self._get(job)).output_url is not None
+            else result
         )
 
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None) -> list[Job]:

@@ -165,7 +165,7 @@ def _not_ready(problem: Problem, status: int) -> PenstockError:  # noqa: ARG001
 
 
 def _job_failed(problem: Problem, status: int) -> PenstockError:
-    cause = "input" if status == BY_INPUT_STATUS else ""
+    cause = "invalid_input" if status == BY_INPUT_STATUS else ""
     return JobFailed(_detail(problem), job_id=_text(problem, "id"), cause=cause)
 
 

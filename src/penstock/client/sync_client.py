@@ -213,7 +213,7 @@ class ClientJobs(OfOneProcess):
         id: str | None = None,  # noqa: A002  # as in JobQueue
         service: str = "",
         input_url: str | None = None,
-        output: str | None = None,
+        output_url: str | None = None,
         content_type: str | None = None,
         accept: str | None = None,
     ) -> Job:
@@ -225,7 +225,7 @@ class ClientJobs(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )

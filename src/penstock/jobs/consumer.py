@@ -345,7 +345,7 @@ class Consumer:
         self._steps.renewed(job)
 
     async def _all_done(self) -> bool:
-        """Whether nothing is scheduled, waiting or leased, and every output is in its place."""
+        """Whether nothing is scheduled, queued or running, and every output is in its place."""
         if len(self.holding):
             return False
         try:

@@ -14,7 +14,7 @@ class Attempt(msgspec.Struct, frozen=True):
     """One claim of a job."""
 
     generation: int
-    """The run it belongs to, from 1."""
+    """The generation of the job it belongs to, from 1."""
     fencing_token: int
     """Its number: larger than that of every claim before it, in all runs."""
     consumer_id: str
@@ -68,11 +68,11 @@ class Job(msgspec.Struct, frozen=True):
 
 
 MOST_HISTORY = 100
-"""The most claims that a job's history keeps; older ones are dropped."""
+"""The most claims that a job keeps; older ones are dropped."""
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """What a job has made: bytes in the store, or, where `output` names its place, a file or an object there."""
+    """What a job has made: bytes in the store, or, where `output_url` names its place, a file or an object there."""
 
     body: bytes
     content_type: str
@@ -90,9 +90,9 @@ class Stats(msgspec.Struct, frozen=True):
     cancelled: int = 0
     expired: int = 0
     oldest_queued_seconds: float = 0.0
-    """For how many seconds the oldest waiting job has waited since it was submitted or fell due; 0 without one."""
+    """For how many seconds the oldest queued job has waited since it was submitted or fell due; 0 without one."""
     estimated_backlog_seconds: float = 0.0
-    """The waiting jobs times the seconds that the model takes for one."""
+    """The queued jobs times the seconds that the model takes for one."""
     pending_outputs: int = 0
     """The jobs whose run has ended and for whose outputs something is left to do: see `store.Delivery`."""
     paused: bool = False

@@ -48,8 +48,8 @@ class JobCollector(Collector):
         yield _counter(
             "penstock_jobs_attempts",
             "Attempts of this consumer that failed or were released, by cause. application: a stage "
-            "raised. crash: a worker died or hung. transfer: an input or output could not be "
-            "transferred. input: the input is invalid.",
+            "raised. worker_lost: a worker died or hung. transfer: an input or output could not be "
+            "transferred. invalid_input: the input is invalid.",
             queue,
             "cause",
             counters.attempts,
@@ -105,7 +105,7 @@ class JobCollector(Collector):
             )
             yield _gauge(
                 "penstock_jobs_backlog_seconds",
-                "Estimated work in the queue: waiting jobs times model seconds per job. Divide by the number "
+                "Estimated work in the queue: queued jobs times model seconds per job. Divide by the number "
                 "of workers for the time to completion.",
                 queue,
                 stats.estimated_backlog_seconds,

@@ -73,7 +73,7 @@ class JobOptions:
         if self.service != "":
             _check_pattern("service", self.service, SERVICE_NAME)
         _check_key(self.key)
-        for name in ("input_url", "output"):
+        for name in ("input_url", "output_url"):
             _check_url(name, getattr(self, name))
         _check_content_type(self.content_type, inline=self.input_url is None)
         _check_accept(self.accept)

@@ -152,5 +152,5 @@ def _result(job_id: str, queue: JobQueue) -> ShownResult | None:
     if found is None:
         return None
     if found.output_url is not None:
-        return ShownResult(msgspec.json.encode({"output": found.output_url}), JSON)
+        return ShownResult(msgspec.json.encode({"output_url": found.output_url}), JSON)
     return ShownResult(found.body, found.content_type)

@@ -281,7 +281,7 @@ class Steps:
                 job,
                 InvalidItem(
                     f"the result has {len(result)} bytes, more than max_inline_bytes ({most}): submit the job with "
-                    "output= and a URL to store it at"
+                    "output_url= and a URL to store it at"
                 ),
             )
         else:

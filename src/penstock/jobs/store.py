@@ -13,9 +13,9 @@ Contract
   still renew, release and commit.
 * An ending that is told once more, because its answer did not arrive, is `OK` once more until the job is claimed again.
   Any other call about an attempt that has ended is `LOST`.
-* `leased` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as `lost`, which
-  counts, and the job is alone from then on; the last one allowed ends the run as dead instead.  Either way its error is
-  `LEASE_RAN_OUT`.
+* `running` is hidden: a job is claimed again only when its lease has run out.  That attempt then ends as
+  `lease_expired`, which counts, and the job is alone from then on; the last one allowed ends the run as dead instead.
+  Either way its error is `LEASE_RAN_OUT`.
 * **A holder loses no job to itself.**  A claim by the holder whose lease has run out is a renewal: the job is handed
   out once more under the same fence, and nothing is counted.  The holder goes on with it, or begins with it where the
   answer to the claim was lost.  A deadline that has passed does not change that; a job to be cancelled ends.
@@ -26,7 +26,7 @@ Contract
 * Nobody is handed a job whose deadline has passed, or that is to be cancelled: that claim ends it.  The attempt whose
   lease ran out ends so too, and is not counted.
 * A deadline binds until a claim.  Who holds the job may commit later.
-* A scheduled job is waiting from its moment on, and what is scheduled or waiting has expired from its deadline on.
+* A scheduled job is queued from its moment on, and what is scheduled or queued has expired from its deadline on.
   `get`, `cancel`, `retry` and `claim` see that at once; `list_jobs`, `purge` and `stats` after the next `tend` at the
   latest.
 * The end of a run leaves a `Delivery` where the job has an `output` and the run was claimed at all; so does a purge of
@@ -55,7 +55,7 @@ from penstock.jobs.rules.job_states import JobState
 from penstock.transfer.places import host_of
 
 LEASE_RAN_OUT = AttemptError(type="", message="lease expired: its consumer sent no renewal")
-"""The error of a job whose last attempt was lost."""
+"""The error of a job whose lease ran out in its last attempt."""
 
 STORE_TROUBLE = (StoreUnavailable, ConfigError)
 """What a store that worked before may raise at any call: it is gone, or its setup was changed, a password for one.
@@ -180,14 +180,14 @@ class Renewed(NamedTuple):
 class AttemptEnd(msgspec.Struct, frozen=True):
     """How a holder ends its attempt, and so perhaps the run.
 
-    `to` is SUCCEEDED, DEAD, CANCELLED or EXPIRED, which end the run, or WAITING or SCHEDULED.  A job that is to be
+    `to` is SUCCEEDED, DEAD, CANCELLED or EXPIRED, which end the run, or QUEUED or SCHEDULED.  A job that is to be
     cancelled and would go back ends as cancelled instead.
     """
 
     hold: Hold
     to: JobState
     cause: FailureCause | None = None
-    """Why the attempt failed, where `to` is DEAD, WAITING or SCHEDULED."""
+    """Why the attempt failed, where `to` is DEAD, QUEUED or SCHEDULED."""
     counts: bool = False
     """Whether the attempt is counted under its cause."""
     alone: bool = False
@@ -273,7 +273,7 @@ class Store(Protocol):
     def retry(self, job_id: str) -> Job:
         """Begin the next run of a job that is dead, cancelled or expired; a deadline that has passed is dropped.
 
-        The run begins without attempts, error or being alone; history and fence go on.
+        The run begins without failures, error or being alone; attempts and fence go on.
 
         Raises:
             JobNotFound: there is none.
@@ -292,10 +292,10 @@ class Store(Protocol):
 
         Their keys and results are forgotten with them, their deliveries are not.
         The age of a job that has ended counts from its end, of another from its submission.  None is every state but
-        leased.
+        running.
 
         Raises:
-            JobConflict: `state` is leased.
+            JobConflict: `state` is running.
         """
 
     def pause(self) -> None:

@@ -39,7 +39,8 @@ class SubmitRules:
         Raises:
             ConfigError: an option is not known or has a value that it cannot have; the service is not known, or is not
                 named where there are several.
-            UnsupportedMediaType, NotAcceptable: the service does not take the input's media type, or gives none of `accept`.
+            UnsupportedMediaType, NotAcceptable: the service does not take the input's media type, or gives none of
+                `accept`.
             TransferRejected: the input's or the output's place is not allowed.
         """
         target = self._target(given.get("service", ""))

@@ -130,7 +130,7 @@ class JobQueue(OfOneProcess):
         id: str | None = None,  # noqa: A002  # the field of a job
         service: str = "",
         input_url: str | None = None,
-        output: str | None = None,
+        output_url: str | None = None,
         content_type: str | None = None,
         accept: str | None = None,
     ) -> Job:
@@ -145,7 +145,7 @@ class JobQueue(OfOneProcess):
             id: its id; None makes one.  A second job with the same id and the same input is the first one.
             service: the service that it is for; "" is any.
             input_url: where the input is.
-            output: where the result is to be written; None keeps it in the store.
+            output_url: where the result is to be written; None keeps it in the store.
             content_type: the media type of the input; None is what it is written as.
             accept: the media type that the result should have; None is what the service prefers.
 
@@ -166,7 +166,7 @@ class JobQueue(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output_url=output,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )
@@ -247,7 +247,7 @@ class JobQueue(OfOneProcess):
         return stored
 
     def result(self, job: Job | str, timeout: float | None = None) -> Any:
-        """Wait until the job has ended, and give its result; of one with an `output`, the output's URL.
+        """Wait until the job has ended, and give its result; of one with an `output_url`, the output's URL.
 
         A result in JSON or MessagePack is an object, one in `.npy` a numpy array, and any other is bytes.
 
@@ -337,13 +337,13 @@ class JobQueue(OfOneProcess):
         """Forget jobs, and give how many they were.
 
         Args:
-            state: only the jobs in this state; None is every state but leased.
+            state: only the jobs in this state; None is every state but running.
             older_than: how many seconds ago they must have ended, or have been submitted where they have not ended;
                 0 is all.
 
         Raises:
             ConfigError: there is no such state, or `older_than` is no number of seconds.
-            JobConflict: `state` is leased.
+            JobConflict: `state` is running.
         """
         number = isinstance(older_than, (int, float)) and not isinstance(older_than, bool)
         if not number or not 0 <= older_than <= 1e300:

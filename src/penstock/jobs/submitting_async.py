@@ -106,7 +106,7 @@ class AsyncJobQueue(OfOneProcess):
         id: str | None = None,  # noqa: A002  # as in JobQueue
         service: str = "",
         input_url: str | None = None,
-        output: str | None = None,
+        output_url: str | None = None,
         content_type: str | None = None,
         accept: str | None = None,
     ) -> Job:
@@ -121,7 +121,7 @@ class AsyncJobQueue(OfOneProcess):
             id=id,
             service=service,
             input_url=input_url,
-            output=output,
+            output_url=output_url,
             content_type=content_type,
             accept=accept,
         )
@@ -137,13 +137,13 @@ class AsyncJobQueue(OfOneProcess):
     async def result(self, job: Job | str, timeout: float | None = None) -> Any:
         """As `JobQueue.result`."""
         watch = self._open().result_poller(job, timeout)
-        await self._see_out(watch)
+        await self._run_poller(watch)
         return watch.answer()
 
     async def wait(self, jobs: Iterable[Job | str], timeout: float | None = None) -> Jobs:
         """As `JobQueue.wait`."""
         watch = self._open().poller(jobs, timeout)
-        await self._see_out(watch)
+        await self._run_poller(watch)
         return watch.jobs
 
     async def cancel(self, job: Job | str) -> Job:
@@ -174,7 +174,7 @@ class AsyncJobQueue(OfOneProcess):
         """As `JobQueue.list`."""
         return await self._call(self._open().list, state, limit, after)
 
-    async def _see_out(self, watch: Watch) -> None:
+    async def _run_poller(self, watch: Watch) -> None:
         while (pause := await self._call(watch.look)) is not None:
             await self._sleep(pause)
             self._open()  # somebody may have closed it meanwhile

@@ -88,7 +88,7 @@ JOB_KINDS: dict[type[PenstockError], tuple[str, str, int]] = {
     TransferRejected: ("place-refused", "Location not allowed", 422),
 }
 """The same of what becomes of calls about jobs, and the status of each."""
-BY_INPUT = "input"
+BY_INPUT = "invalid_input"
 """The cause of a dead job whose input was at fault."""
 
 _FAULTS = (StageFailed, WorkerLost)

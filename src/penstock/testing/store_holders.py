@@ -252,7 +252,7 @@ class HolderTests(StoreCase):
             first = take_one(store, "me", lease=SHORT)
             self.pass_time(2 * SHORT)
             second = take_one(store, "me", lease=SHORT, given_up=[first.hold])
-            assert (second.fence, second.alone, second.attempts) == (first.fence + 1, True, {"lost": 1})
+            assert (second.fence, second.alone, second.attempts) == (first.fence + 1, True, {"lease_expired": 1})
             self.pass_time(2 * SHORT)
             assert take(store, "me", given_up=[first.hold]) == [second]
             assert take(store, "me", given_up=[second.hold]) == []
@@ -273,11 +273,11 @@ class HolderTests(StoreCase):
             most = MOST_ATTEMPTS[FailureCause.LEASE_EXPIRED]
             for lost in range(most):
                 claimed = self.until(lambda lost=lost: take(store, f"h{lost}", lease=SHORT))[0]  # type: ignore[misc]
-                assert (claimed.attempts, claimed.alone) == ({"lost": lost} if lost else {}, lost > 0)
+                assert (claimed.attempts, claimed.alone) == ({"lease_expired": lost} if lost else {}, lost > 0)
             self.until(lambda: not take(store) and see(store).state is JobState.DEAD)
             job = see(store)
-            assert (job.failures, job.error) == ({"lost": most}, LEASE_RAN_OUT)
-            assert [attempt.cause for attempt in job.attempts] == ["lost"] * (most - 1) + ["dead"]
+            assert (job.failures, job.error) == ({"lease_expired": most}, LEASE_RAN_OUT)
+            assert [attempt.cause for attempt in job.attempts] == ["lease_expired"] * (most - 1) + ["dead"]
             assert None not in [attempt.finished_at for attempt in job.attempts]
             assert job.finished_at is not None
 
@@ -370,7 +370,7 @@ class HolderTests(StoreCase):
             crash = AttemptEnd(take_one(store).hold, JobState.QUEUED, FailureCause.WORKER_LOST, alone=True)
             assert store.end_attempts([crash]) == [Answer.OK]
             job = see(store)
-            assert (job.failures, [attempt.cause for attempt in job.attempts]) == ({}, ["crash"])
+            assert (job.failures, [attempt.cause for attempt in job.attempts]) == ({}, ["worker_lost"])
             assert take_one(store).alone
 
     def test_a_dead_job_keeps_its_error_and_one_that_succeeds_has_none(self) -> None:

@@ -31,11 +31,20 @@ class SubmitterTests(StoreCase):
     # -- submit -----------------------------------------------------------------------------------------------------
 
     def test_a_job_is_shown_as_it_was_submitted(self) -> None:
-        """With all that its submitter said of it, and waiting."""
+        """With all that its submitter said of it, and queued."""
         with self.opened() as store:
-            fields = {"service": "s", "priority": -3, "input_url": "s3://b/in", "output": "s3://b/out"}
-            job = put(store, "a", key="k", deadline=9e9, **fields)
-            shown = Job("a", store.queue, JobState.QUEUED, job.created_at, expires_at=9e9, **fields)  # type: ignore[arg-type]
+            fields = {"service": "s", "priority": -3, "input_url": "s3://b/in"}
+            out = "s3://b/out"
+            job = put(store, "a", key="k", deadline=9e9, output=out, **fields)
+            shown = Job(
+                "a",
+                store.queue,
+                JobState.QUEUED,
+                job.created_at,
+                expires_at=9e9,
+                output_url=out,
+                **fields,  # type: ignore[arg-type]
+            )
             assert job == shown
             assert see(store) == shown
 
@@ -176,7 +185,7 @@ class SubmitterTests(StoreCase):
             assert take(store) == []
 
     def test_the_holder_of_a_cancelled_job_learns_it_at_its_renewal(self) -> None:
-        """The job stays leased until the holder ends it, and other jobs are not meant."""
+        """The job stays running until the holder ends it, and other jobs are not meant."""
         with self.opened() as store:
             store.submit([NewJob("a"), NewJob("b")])
             first, second = (claimed.hold for claimed in take(store))
@@ -187,7 +196,7 @@ class SubmitterTests(StoreCase):
             assert renewed == [(Answer.OK, True), (Answer.OK, False)]
             assert see(store).state is JobState.RUNNING
 
-    def test_cancel_ends_a_leased_job_whose_lease_ran_out(self) -> None:
+    def test_cancel_ends_a_running_job_whose_lease_ran_out(self) -> None:
         """Nobody is there to do it; the holder, if it comes back, has lost the job."""
         with self.opened() as store:
             put(store)
@@ -219,7 +228,7 @@ class SubmitterTests(StoreCase):
             second = take_one(store)
             store.end_attempts([failure(second.hold)])
             dead = see(store)
-            assert (dead.state, dead.failures) == (JobState.DEAD, {"lost": 1, "application": 1})
+            assert (dead.state, dead.failures) == (JobState.DEAD, {"lease_expired": 1, "application": 1})
             job = store.retry("a")
             assert (job.state, job.generation, job.failures, job.error, job.finished_at) == (
                 JobState.QUEUED,
@@ -260,7 +269,7 @@ class SubmitterTests(StoreCase):
             assert ids(take(store)) == ["a", "b"]
 
     def test_only_what_ended_without_a_result_is_retried(self) -> None:
-        """What waits, is scheduled, is leased or has succeeded is not; a job that is not there is not found."""
+        """What waits, is scheduled, is running or has succeeded is not; a job that is not there is not found."""
         with self.opened() as store:
             store.submit([NewJob("a"), NewJob("b")])
             first, _ = (claimed.hold for claimed in take(store))

@@ -35,12 +35,12 @@ def tended(
 
 def one_in_each_state(store: Store) -> None:
     """Put a job named after each state into it."""
-    store.submit([NewJob(job_id) for job_id in ("succeeded", "dead", "cancelled", "leased")])
+    store.submit([NewJob(job_id) for job_id in ("succeeded", "dead", "cancelled", "running")])
     store.submit([NewJob("expired", deadline=1.0), NewJob("scheduled", delay=LONG)])
     holds = {job.id: job.hold for job in take(store)}
     store.end_attempts([success(holds["succeeded"]), failure(holds["dead"]), handed_back(holds["cancelled"])])
     store.cancel("cancelled")
-    put(store, "waiting")
+    put(store, "queued")
     tended(store)
 
 
@@ -66,7 +66,7 @@ class UpkeepTests(StoreCase):
         with self.opened() as store:
             one_in_each_state(store)
             assert [ids(store.list_jobs(state, 10, None)) for state in JobState] == [[state] for state in JobState]
-            assert ids(store.list_jobs(JobState.EXPIRED, 10, "leased")) == ["expired"]
+            assert ids(store.list_jobs(JobState.EXPIRED, 10, "running")) == ["expired"]
             assert store.list_jobs(JobState.RUNNING, 10, "expired") == []
             assert refused(JobNotFound, lambda: store.list_jobs(None, 10, "x"))
 
@@ -93,8 +93,8 @@ class UpkeepTests(StoreCase):
             assert refused(JobConflict, lambda: store.purge(JobState.RUNNING, 0.0))
             assert store.purge(None, LONG) == 0
             assert store.purge(None, 0.0) == len(JobState) - 1
-            assert ids(store.list_jobs(None, 10, None)) == ["leased"]
-            assert store.end_attempts([success(Hold("leased", 1))]) == [Answer.OK]
+            assert ids(store.list_jobs(None, 10, None)) == ["running"]
+            assert store.end_attempts([success(Hold("running", 1))]) == [Answer.OK]
 
     def test_a_purge_of_one_state_spares_the_others(self) -> None:
         """Whatever the state."""
@@ -169,7 +169,7 @@ class UpkeepTests(StoreCase):
         with self.opened() as store:
             one_in_each_state(store)
             assert tended(store) == set(JobState)
-            living = {"scheduled", "waiting", "leased"}
+            living = {"scheduled", "queued", "running"}
             self.until(lambda: tended(store, keep=SHORT) == living | {"dead"})
             self.until(lambda: tended(store, keep_dead=SHORT) == living)
 

@@ -84,7 +84,7 @@ class CrowdTests(StoreCase):
                 claims.extend(take(place))
 
             at_once([partial(look, (store, other)[n % 2]) for n in range(THREADS)])
-            assert [claimed.attempts for claimed in claims] == [{"lost": 1}]
+            assert [claimed.attempts for claimed in claims] == [{"lease_expired": 1}]
 
     def test_a_job_published_by_many_at_once_is_one_job(self) -> None:
         """By its key."""

@@ -344,8 +344,8 @@ async def test_jobs_are_awaited(farm):
         jobs = await asyncio.gather(*(c.jobs.submit({"value": float(number)}) for number in range(5)))
         assert await asyncio.gather(*(c.jobs.result(job, timeout=60) for job in jobs)) == [0.0, 1.0, 2.0, 3.0, 4.0]
         held = await c.jobs.submit({"do": "hold"})
-        await until(lambda: farm.http.get(f"/jobs/{held.id}").json()["state"] == "leased", "the lease")
-        assert (await c.jobs.cancel(held)).state == "leased"
+        await until(lambda: farm.http.get(f"/jobs/{held.id}").json()["state"] == "running", "the lease")
+        assert (await c.jobs.cancel(held)).state == "running"
         farm.open_gate()
         (ended,) = await c.jobs.wait([held], timeout=60)
         assert ended.is_finished

@@ -65,7 +65,7 @@ def test_what_one_command_submits_another_sees(environment, url):
     submitted = penstock_jobs(environment, "submit", "--jsonl", "-", "--json", given='1\n{"x": 2}\n')
     assert submitted.returncode == 0, submitted.stderr
     first, second = (json.loads(line) for line in submitted.stdout.splitlines())
-    assert (first["queue"], second["state"]) == ("tests", "waiting")
+    assert (first["queue"], second["state"]) == ("tests", "queued")
     finish(url, b"[7]")
     waited = penstock_jobs(environment, "result", first["id"], "--wait", "30")
     assert (waited.returncode, waited.stdout) == (0, "[7]\n")
@@ -85,7 +85,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_job(environment, url):
             program.process.send_signal(signal.SIGINT)
             assert program.process.wait(PATIENCE_SECONDS) == 130
             program.wait_for("interrupted; the jobs continue", PATIENCE_SECONDS)
-            assert q.get(job).state == "waiting"
+            assert q.get(job).state == "queued"
         finally:
             program.destroy()
 

@@ -83,7 +83,7 @@ def result(server, job, wait=20):
 def test_a_job_is_worked_on_elsewhere_and_outlives_the_server(farm):
     server = farm.serve()
     job = submit(server, {"value": 3.0}, "?priority=2")
-    assert (job["state"], job["priority"]) == ("waiting", 2)
+    assert (job["state"], job["priority"]) == ("queued", 2)
     assert server.http.get(f"/jobs/{job['id']}").json() == job
     assert result(server, job, wait=0).status_code == 202
     server.hang_up()
@@ -108,12 +108,12 @@ def test_each_end_has_its_status(working):
         assert found.json()["id"] == job["id"]
     assert "Traceback" not in result(server, dead).text
     shown = server.http.get(f"/jobs/{dead['id']}").json()
-    assert (shown["attempts"], shown["error"]["type"]) == ({"application": 3}, "builtins.RuntimeError")
+    assert (shown["failures"], shown["error"]["type"]) == ({"application": 3}, "builtins.RuntimeError")
     expired = submit(server, {}, f"?delay=1&deadline={time.time() + 0.05}")
     assert result(server, expired).status_code == 410
     assert server.http.get("/jobs/nobody/result").status_code == 404
     again = server.http.post(f"/jobs/{dead['id']}/retry")
-    assert (again.status_code, again.json()["run"]) == (202, 2)
+    assert (again.status_code, again.json()["generation"]) == (202, 2)
     assert result(server, dead).status_code == 500
     assert server.http.post(f"/jobs/{submit(server, {})['id']}/retry").status_code == 409
 
@@ -130,7 +130,7 @@ def test_a_job_is_cancelled_in_each_state(farm):
     leased = submit(server, {"do": "hold", "value": 1.0})
     until_now(lambda: (farm.folder / "ran").exists(), "the job to run", context=lambda: server.output)
     answer = server.http.delete(f"/jobs/{leased['id']}")
-    assert (answer.status_code, answer.json()["state"]) == (202, "leased")
+    assert (answer.status_code, answer.json()["state"]) == (202, "running")
     ended = result(server, leased)
     assert ended.status_code == 410, ended.text
     server.open_gate()
@@ -144,7 +144,7 @@ def test_pages_of_jobs_follow_each_other(idle):
     server = idle
     before = submit(server, {})["id"]
     ids = [submit(server, {"value": n})["id"] for n in range(5)]
-    first = server.http.get(f"/jobs?limit=3&state=waiting&after={before}").json()["jobs"]
+    first = server.http.get(f"/jobs?limit=3&state=queued&after={before}").json()["jobs"]
     rest = server.http.get(f"/jobs?limit=3&after={first[-1]['id']}").json()["jobs"]
     assert [job["id"] for job in first + rest] == ids
     assert server.http.get("/jobs?after=nobody").status_code == 404
@@ -193,10 +193,10 @@ def test_a_job_with_files_says_where_its_output_is(working):
     (folder / "out").mkdir()
     (folder / "in" / "a.json").write_text('{"value": 7.0}')
     output = f"file://{folder}/out/a.json"
-    answer = server.http.post("/jobs", params={"input_url": f"file://{folder}/in/a.json", "output": output})
+    answer = server.http.post("/jobs", params={"input_url": f"file://{folder}/in/a.json", "output_url": output})
     assert answer.status_code == 202, answer.text
     found = result(server, answer.json())
-    assert (found.status_code, found.json()) == (200, {"output": output})
+    assert (found.status_code, found.json()) == (200, {"output_url": output})
     path = folder / "out" / "a.json"
     until_now(path.exists, "the output", context=lambda: server.output)
     assert json.loads(path.read_text()) == 7.0
@@ -303,4 +303,4 @@ def test_a_server_that_reloads_keeps_the_queue_and_sends_no_waiter_away_late(far
     assert wire.answer().status == 202
     server.hang_up()
     server.until(lambda: server.output.count("ready on") == 2)
-    assert server.http.get(f"/jobs/{job['id']}").json()["state"] == "waiting"
+    assert server.http.get(f"/jobs/{job['id']}").json()["state"] == "queued"

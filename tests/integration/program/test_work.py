@@ -128,7 +128,7 @@ def test_an_input_from_a_file_and_an_output_to_one(queue):
     outside.mkdir()
     (inside / "a.txt").write_text("one two three")
     with jobs.connect(queue.url) as q:
-        job = q.submit(input_url=f"file://{inside}/a.txt", output=f"file://{outside}/a.json")
+        job = q.submit(input_url=f"file://{inside}/a.txt", output_url=f"file://{outside}/a.json")
         forbidden = q.submit(input_url=f"file://{queue.folder}/models.py")
         flags = ("--allow-input", f"file://{inside}", "--allow-output", f"file://{outside}")
         program = queue.work("models:count", "--until-empty", *flags)
@@ -164,14 +164,14 @@ def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
         first, second = q.submit("first"), q.submit("second")
         program = queue.work("models:gate")
         until_now((queue.folder / "first.begun").exists, "the first job has begun")
-        until_now(lambda: q.get(second.id).state == "leased", "the second is held")
+        until_now(lambda: q.get(second.id).state == "running", "the second is held")
         program.signal(signal.SIGTERM)
         program.wait_for("draining")
         (queue.folder / "second.go").touch()  # where the worker begins it all the same
         (queue.folder / "first.go").touch()
         assert program.wait() == 0, program.output
         assert q.result(first) == "first"
-        assert (q.get(second.id).state, q.get(second.id).failures) == ("waiting", {})
+        assert (q.get(second.id).state, q.get(second.id).failures) == ("queued", {})
         assert q.get(second.id).attempts[-1].cause == "released"
         assert not (queue.folder / "second.begun").exists()
 
@@ -183,7 +183,7 @@ def test_what_does_not_finish_within_the_drain_is_released_too(queue):
         until_now((queue.folder / "first.begun").exists, "the job has begun")
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
-        assert (q.get(job.id).state, q.get(job.id).failures) == ("waiting", {})
+        assert (q.get(job.id).state, q.get(job.id).failures) == ("queued", {})
 
 
 def test_a_second_signal_ends_it_at_once(queue):
@@ -253,7 +253,7 @@ def test_with_a_drain_delay_no_job_is_claimed_any_more_and_clients_are_answered(
             assert (answer.json(), answer.headers["connection"]) == (2 * n, "close")
         program.signal(signal.SIGQUIT)
         assert program.wait() == 128 + signal.SIGQUIT
-        assert (q.get(left).state, q.get(left).failures) == ("waiting", {})
+        assert (q.get(left).state, q.get(left).failures) == ("queued", {})
 
 
 def test_a_stage_is_told_the_id_of_its_job_and_never_runs_in_the_consumers_process(queue):

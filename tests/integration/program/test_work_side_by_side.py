@@ -114,7 +114,7 @@ def test_transfers_of_one_service_that_hang_hold_up_none_of_another(work, silent
         until_now(lambda: q.stats().running >= 4, "inputs are fetched")
         output = f"file://{work.folder}/out.json"
         source = f"file://{work.folder}/21.json"
-        assert soon(0.5, q, input_url=source, output=output, service="fast") == output
+        assert soon(0.5, q, input_url=source, output_url=output, service="fast") == output
         assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output
@@ -156,10 +156,10 @@ def test_outputs_that_are_never_taken_hold_up_none_for_elsewhere(work, silent):
                 "0",
             ),
         )
-        behind = q.submit_many([{"input": n, "output": f"{silent}/{n}"} for n in range(60)])
+        behind = q.submit_many([{"input": n, "output_url": f"{silent}/{n}"} for n in range(60)])
         until_now(lambda: q.stats().running == 60, "outputs are stored")
         output = f"file://{work.folder}/out.json"
-        assert soon(2.0, q, 4, output=output) == output
+        assert soon(2.0, q, 4, output_url=output) == output
         assert not any(job.is_finished for job in map(q.get, behind))
         program.signal(signal.SIGTERM)
         assert program.wait() == 0, program.output

@@ -71,13 +71,13 @@ def test_an_input_is_submitted_with_its_options(jobs, store):
 
 
 def test_a_job_is_written_as_an_object_with_its_fields(jobs):
-    _, out, _ = jobs("submit", "3", "--json", "--output", "s3://out/a")
+    _, out, _ = jobs("submit", "3", "--json", "--output-url", "s3://out/a")
     told = json.loads(out)
     assert set(told) == {
-        "id", "queue", "service", "state", "run", "attempts", "history", "created", "ended", "priority", "not_before",
-        "deadline", "error", "input_url", "output",
+        "id", "queue", "service", "state", "generation", "failures", "attempts", "created_at", "finished_at",
+        "priority", "scheduled_at", "expires_at", "error", "input_url", "output_url",
     }  # fmt: skip
-    assert (told["state"], told["output"]) == ("waiting", "s3://out/a")
+    assert (told["state"], told["output_url"]) == ("queued", "s3://out/a")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(j
     assert f"standard input, line {LINES_IN_BATCH + 8}: the input" in err
     assert words in err
     assert f"; {LINES_IN_BATCH} jobs were submitted before this line, and none after it" in err
-    assert store.stats().waiting == LINES_IN_BATCH
+    assert store.stats().queued == LINES_IN_BATCH
 
 
 # -- ask --------------------------------------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ def test_a_wrong_line_is_told_with_its_number_and_nothing_of_its_batch_is_kept(j
 
 def test_jobs_are_shown_in_lines_with_tabs(jobs, store):
     job_id = jobs("submit", "1")[1].strip()
-    assert jobs("status", job_id)[1].split("\t")[:3] == [job_id, "waiting", "1"]
-    assert jobs("list", "--state", "waiting", "--limit", "1")[1].startswith(job_id)
+    assert jobs("status", job_id)[1].split("\t")[:3] == [job_id, "queued", "1"]
+    assert jobs("list", "--state", "queued", "--limit", "1")[1].startswith(job_id)
     assert jobs("list", "--after", job_id)[1] == ""
-    assert "waiting\t1\n" in jobs("stats")[1]
-    assert json.loads(jobs("stats", "--json")[1])["waiting"] == 1
+    assert "queued\t1\n" in jobs("stats")[1]
+    assert json.loads(jobs("stats", "--json")[1])["queued"] == 1
 
 
 def test_on_a_terminal_jobs_stand_in_a_table_and_what_it_might_obey_is_escaped(jobs, store, monkeypatch):
@@ -200,10 +200,10 @@ def test_on_a_terminal_jobs_stand_in_a_table_and_what_it_might_obey_is_escaped(j
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("LINES", "50")  # rich takes a width for a dumb terminal only together with a height
     _, out, _ = jobs("dead")
-    assert "attempts" in out
+    assert "failures" in out
     assert job_id in out
     assert "ValueError: [red]too\\x1b[2J long" in out
-    assert "oldest_waiting" in jobs("stats")[1]
+    assert "oldest_queued_seconds" in jobs("stats")[1]
 
 
 def test_dead_jobs_are_listed_with_their_errors(jobs, store):
@@ -212,7 +212,7 @@ def test_dead_jobs_are_listed_with_their_errors(jobs, store):
     die(store)
     status, out, _ = jobs("dead")
     assert status == 0
-    assert out.startswith("a\t1\tinput 1\t")
+    assert out.startswith("a\t1\tinvalid_input 1\t")
     assert out.endswith("\tbuiltins.ValueError: too long\n")
 
 
@@ -257,7 +257,7 @@ def test_a_terminal_is_not_shown_bytes(jobs, store, monkeypatch):
 
 
 def test_a_result_that_lies_elsewhere_is_its_url(jobs, store):
-    jobs("submit", "1", "--id", "a", "--output", "s3://out/a")
+    jobs("submit", "1", "--id", "a", "--output-url", "s3://out/a")
     end(store, content_type="application/json")
     assert jobs("result", "a")[:2] == (0, "s3://out/a\n")
     status, out, err = jobs("result", "a", "--file", "here")
@@ -269,7 +269,7 @@ def test_what_has_not_ended_in_time_is_a_failure(jobs):
     jobs("submit", "1", "--id", "a")
     for command in (("result", "a"), ("wait", "a", "--timeout", "0")):
         status, out, err = jobs(*command)
-        assert (status, out, err) == (1, "", "penstock: job a is still waiting after 0 s\n")
+        assert (status, out, err) == (1, "", "penstock: job a is still queued after 0 s\n")
     assert jobs("wait", "a", "--timeout", "soon")[0] == 2
     assert jobs("wait", "a", "--timeout", "-1")[0] == 2
 
@@ -293,7 +293,7 @@ def test_jobs_are_cancelled_and_retried(jobs, store):
     assert (status, out.split("\t")[:2]) == (1, ["a", "cancelled"])
     assert jobs("cancel", "a")[0] == 0
     status, out, _ = jobs("retry", "a", "--json")
-    assert (status, json.loads(out)["run"]) == (0, 2)
+    assert (status, json.loads(out)["generation"]) == (0, 2)
     status, _, err = jobs("retry", "a")
     assert status == 1
     assert "a" in err
@@ -303,7 +303,7 @@ def test_jobs_are_purged_only_where_it_is_said_which(jobs, store):
     jobs("submit", "1")
     assert jobs("purge")[0] == 2
     assert jobs("purge", "--state", "wating")[0] == 2
-    assert jobs("purge", "--state", "leased")[0] == 1
+    assert jobs("purge", "--state", "running")[0] == 1
     assert jobs("purge", "--state", "all", "--older-than", "3600")[1] == "0 jobs purged\n"
     assert jobs("purge", "--state", "all", "--json")[1] == '{"purged":1}\n'
 

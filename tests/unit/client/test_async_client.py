@@ -18,8 +18,8 @@ def reply(value, status=200, content_type="application/json"):
     return Reply(status, {"content-type": content_type}, msgspec.json.encode(value))
 
 
-def job(state="waiting", known_as="j1", **more):
-    return {"id": known_as, "queue": "q", "state": state, "created": 1.0, **more}
+def job(state="queued", known_as="j1", **more):
+    return {"id": known_as, "queue": "q", "state": state, "created_at": 1.0, **more}
 
 
 def failed(kind="job-failed", status=500):
@@ -53,11 +53,11 @@ async def test_a_client_predicts_one_and_many_and_tells_its_health(Rig):
 
 async def test_a_wrong_argument_is_told_before_anything_is_sent(Rig):
     rig = Rig()
-    for call in (rig.client.predict(1, urgency=9), rig.client.predict_many([1], chunk=0)):
+    for call in (rig.client.predict(1, urgency=9), rig.client.predict_many([1], batch_size=0)):
         with pytest.raises(ConfigError):
             await call
     with pytest.raises(ConfigError):
-        Rig(codec="xml")
+        Rig(format="xml")
     assert rig.wire.sent == []
 
 
@@ -66,7 +66,7 @@ async def test_a_job_is_submitted_looked_at_and_cancelled(Rig):
     jobs = rig.client.jobs
     found = await done(rig, jobs.submit({"x": 1}, key="order-7"), reply(job(), 202))
     assert rig.wire.sent[0].headers["idempotency-key"] == "order-7"
-    assert (await done(rig, jobs.get(found), reply(job("leased")))).state == "leased"
+    assert (await done(rig, jobs.get(found), reply(job("running")))).state == "running"
     assert (await done(rig, jobs.cancel("j1"), reply(job("cancelled")))).state == "cancelled"
     assert asked(rig) == ["POST /jobs", "GET /jobs/j1", "DELETE /jobs/j1"]
     await done(rig, jobs.submit(1), reply(job(), 202))
@@ -92,17 +92,17 @@ async def test_a_job_that_takes_too_long_is_told_with_its_state(Rig):
     rig = Rig()
     call = asyncio.ensure_future(rig.client.jobs.result("j1", timeout=2))
     await rig.clock.advance(2.0)
-    rig.wire.answer(reply(job("leased"), 202))
-    with pytest.raises(DeadlineExceeded, match="job j1 is still leased after 2 s"):
+    rig.wire.answer(reply(job("running"), 202))
+    with pytest.raises(DeadlineExceeded, match="job j1 is still running after 2 s"):
         await call
 
 
 async def test_a_result_elsewhere_is_its_url_and_one_that_looks_so_is_itself(Rig):
     rig = Rig()
-    result = reply({"output": "s3://b/a"})
-    there = reply(job("succeeded", output="s3://b/a"))
+    result = reply({"output_url": "s3://b/a"})
+    there = reply(job("succeeded", output_url="s3://b/a"))
     assert await done(rig, rig.client.jobs.result("j1"), result, there) == "s3://b/a"
-    assert await done(rig, rig.client.jobs.result("j1"), result, reply(job("succeeded"))) == {"output": "s3://b/a"}
+    assert await done(rig, rig.client.jobs.result("j1"), result, reply(job("succeeded"))) == {"output_url": "s3://b/a"}
 
 
 async def test_waiting_for_jobs_gives_them_in_their_order_however_they_end(Rig):

@@ -64,7 +64,7 @@ def item(kind, status, **members):
 
 
 def test_a_call_of_one_item_has_all_that_was_asked_for():
-    call = maker(api_key="k", tenant_header="X-Tenant", retry_unsafe=True).predict(
+    call = maker(api_key="k", tenant_header="X-Tenant", retry_non_idempotent=True).predict(
         5, CallTerms("rank", 1, "gold", 2.0, "mine")
     )
     head = call.head
@@ -92,7 +92,7 @@ def test_a_tenant_without_its_header_is_told():
 
 
 def test_a_success_is_its_value_and_one_that_cannot_be_read_is_final():
-    call = maker(retry_unsafe=True).predict(5, CallTerms())
+    call = maker(retry_non_idempotent=True).predict(5, CallTerms())
     assert call.take(reply(200, {"y": 1}), WALL) == Finished({"y": 1})
     setback = call.take(Reply(200, {"content-type": "text/html"}, b"<h1>"), WALL)
     assert (type(setback.error), setback.retry, setback.error.request_id) == (ServerError, Retry.NEVER, "r1")
@@ -179,7 +179,7 @@ def test_a_quota_of_items_is_no_refusal():
 
 
 def test_faults_of_items_are_sent_again_where_that_does_no_harm():
-    call = batch(1, 2, retry_unsafe=True)
+    call = batch(1, 2, retry_non_idempotent=True)
     setback = call.take(outcomes(item("worker-lost", 500), item("invalid-item", 422)), WALL)
     assert (setback.retry, setback.told, call.body().body) == (Retry.UNASKED, None, b"[1]")
 
@@ -217,8 +217,8 @@ def test_a_batch_is_never_asked_for_the_bytes_of_what_could_not_be_written():
 # -- jobs -------------------------------------------------------------------------------------------------------------
 
 
-def job(state="waiting", **more):
-    return {"id": "j1", "queue": "q", "state": state, "created": 1.0, **more}
+def job(state="queued", **more):
+    return {"id": "j1", "queue": "q", "state": state, "created_at": 1.0, **more}
 
 
 def test_a_job_is_submitted_with_its_options_in_the_query():
@@ -262,7 +262,7 @@ def test_a_job_is_named_by_itself_or_by_its_id():
     found = msgspec.convert(job(), Job)
     assert [id_of(found), id_of("j1")] == ["j1", "j1"]
     for nothing in ("", None, 5):
-        with pytest.raises(ConfigError, match="the id of a job"):
+        with pytest.raises(ConfigError, match="expected a Job or its id"):
             id_of(nothing)
     for none in ("a/b", "..", ".", "a?b", "a" * 129):
         with pytest.raises(JobNotFound):
@@ -273,7 +273,7 @@ def test_a_job_is_named_by_itself_or_by_its_id():
 def test_a_job_is_read_or_the_answer_is_no_answer(verb, method):
     call = getattr(job_calls(), verb)("j1")
     assert (call.head.method, call.head.path, call.body()) == (method, "/jobs/j1", None)
-    assert call.take(reply(200, job("leased")), WALL).value.id == "j1"
+    assert call.take(reply(200, job("running")), WALL).value.id == "j1"
     deep = b'{"x":' + b"[" * 100_000
     texts = (b'{"id":"j1"}', msgspec.json.encode(job("eaten")), b"{", b'"\xff"', deep)
     for wrong in (Reply(200, {}, text) for text in texts):
@@ -298,7 +298,12 @@ def test_an_ask_is_a_result_or_a_job_and_a_jobs_own_end_is_final():
 
 @pytest.mark.parametrize(
     ("result", "may"),
-    [({"output": "s3://b/a"}, True), ({"output": 5}, False), ({"output": "x", "y": 1}, False), ([1], False)],
+    [
+        ({"output_url": "s3://b/a"}, True),
+        ({"output_url": 5}, False),
+        ({"output_url": "x", "y": 1}, False),
+        ([1], False),
+    ],
 )
 def test_a_result_that_may_be_a_place_is_seen(result, may):
     assert may_lie_elsewhere(result) is may

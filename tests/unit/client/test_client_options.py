@@ -65,7 +65,7 @@ def test_what_names_no_server_is_told(url, words):
         ({"max_concurrency": 0}, "max_concurrency must be at least 1"),
         ({"max_result": 0}, "max_result must be at least 1"),
         ({"retry_non_idempotent": 1}, "retry_non_idempotent must be true or false"),
-        ({"codec": "pickle"}, "codec must be one of 'json', 'msgpack'"),
+        ({"format": "pickle"}, "format must be one of 'json', 'msgpack'"),
         ({"tenant_header": "X Tenant"}, "tenant_header must be the name of a header"),
         ({"tenant_header": 5}, "tenant_header must be the name of a header"),
         ({"api_key": "sec\nret"}, "api_key must be printable ASCII"),

@@ -98,7 +98,7 @@ def test_an_error_about_jobs_crosses_http(kind):
     assert (type(got), got.args[0]) == (kind, "words")
 
 
-@pytest.mark.parametrize(("cause", "told"), [("input", "input"), ("crash", "")])
+@pytest.mark.parametrize(("cause", "told"), [("invalid_input", "invalid_input"), ("worker_lost", "")])
 def test_a_dead_job_is_told_with_its_id_and_whether_its_input_was_at_fault(cause, told):
     got = reply_error(answered(JobFailed("dead", job_id="j7", cause=cause), job=True), "ours")
     assert (type(got), got.job_id, got.cause) == (JobFailed, "j7", told)

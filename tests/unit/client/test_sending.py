@@ -41,7 +41,7 @@ async def test_a_call_is_sent_and_answered(Rig):
     rig.wire.answer(ok())
     assert await call == 5
     stats = rig.sender.stats
-    assert (stats.requests, stats.tries, stats.retries, stats.in_flight, stats.retry_budget) == (1, 1, 0, 0, 10)
+    assert (stats.requests, stats.attempts, stats.retries, stats.in_flight, stats.retry_budget) == (1, 1, 0, 0, 10)
     assert rig.clock.waiting == [], "no timer is left"
 
 
@@ -179,7 +179,7 @@ async def test_closing_ends_the_pause_between_two_asks_for_a_job(Rig):
     rig = Rig()
     asked = asyncio.ensure_future(rig.client.jobs.result("j1"))
     await rest()
-    rig.wire.answer(Reply(202, JSON, b'{"id": "j1", "queue": "q", "state": "waiting", "created": 0}'))
+    rig.wire.answer(Reply(202, JSON, b'{"id": "j1", "queue": "q", "state": "queued", "created_at": 0}'))
     await rest()
     assert len(rig.clock.waiting) == 1
     await rig.sender.close()

@@ -287,9 +287,9 @@ async def test_with_a_concurrency_of_one_a_job_goes_through_alone_end_to_end(ben
     ("error", "state", "attempts"),
     [
         (StageFailed("boom", type_name="builtins.ValueError", traceback="Traceback"), "scheduled", {"application": 1}),
-        (WorkerLost(alone=True), "scheduled", {"crash": 1}),
+        (WorkerLost(alone=True), "scheduled", {"worker_lost": 1}),
         (WorkerLost(alone=False), "scheduled", {}),
-        (InvalidItem("no int"), "dead", {"input": 1}),
+        (InvalidItem("no int"), "dead", {"invalid_input": 1}),
         (DeadlineExceeded(), "expired", {}),
     ],
 )
@@ -298,7 +298,7 @@ async def test_each_failure_ends_the_attempt_by_its_own_cause(one_job, error, st
     work.engine.of("a").settle(error)
     await work.turn(0.01)
     job = work.job()
-    assert (job.state, job.attempts) == (state, attempts)
+    assert (job.state, job.failures) == (state, attempts)
     assert job.error.message == str(error.args[0])
 
 
@@ -310,9 +310,9 @@ async def test_who_failed_by_the_application_runs_alone_next_and_dies_at_the_thi
         ticket.settle(StageFailed("boom", type_name="builtins.ValueError", traceback="Traceback"))
         await work.turn(5.0)
     job = work.job()
-    assert (job.state, job.attempts) == (JobState.DEAD, {"application": 3})
+    assert (job.state, job.failures) == (JobState.DEAD, {"application": 3})
     assert job.error.traceback == "Traceback"
-    assert [attempt.cause for attempt in job.history] == ["application", "application", "dead"]
+    assert [attempt.cause for attempt in job.attempts] == ["application", "application", "dead"]
 
 
 async def test_a_service_that_is_not_ready_gives_the_job_back_uncounted(bench):
@@ -323,8 +323,8 @@ async def test_a_service_that_is_not_ready_gives_the_job_back_uncounted(bench):
     work.engine.state = State.FAILED
     await work.turn(2.0)
     job = work.job()
-    assert (job.state, job.attempts) == (JobState.QUEUED, {})
-    assert {attempt.cause for attempt in job.history} == {"released"}
+    assert (job.state, job.failures) == (JobState.QUEUED, {})
+    assert {attempt.cause for attempt in job.attempts} == {"released"}
 
 
 async def test_the_deadline_of_a_job_is_its_own(bench):
@@ -399,7 +399,7 @@ async def test_a_fault_in_a_check_of_the_items_type_fails_the_attempt_by_the_app
     work.transfers.inputs["https://in/a"] = b'{"x": 1}'
     work.submit("a", b"" if url else b'{"x": 1}', input_url=url)
     await work.turn()
-    assert (work.job("a").state, work.job("a").attempts) == (JobState.SCHEDULED, {"application": 1})
+    assert (work.job("a").state, work.job("a").failures) == (JobState.SCHEDULED, {"application": 1})
     assert work.job("a").error.type == "builtins.KeyError"
 
 
@@ -409,7 +409,7 @@ async def test_a_result_of_theirs_that_cannot_be_read_fails_the_attempt_by_the_a
     await work.turn()
     work.engine.of("a").settle(b"\xa1a")
     await work.turn(0.01)
-    assert (work.job("a").state, work.job("a").attempts) == (JobState.SCHEDULED, {"application": 1})
+    assert (work.job("a").state, work.job("a").failures) == (JobState.SCHEDULED, {"application": 1})
     assert work.job("a").error.message.startswith("the result cannot be read from MSGPACK: expected `int`")
 
 
@@ -443,7 +443,7 @@ async def test_a_lost_job_is_dropped_and_its_result_is_not_committed(one_job):
     await work.turn(0.0)
     assert work.engine.of("a").settled  # withdrawn
     assert len(work.consumer.holding) == 0
-    assert work.job().history[-1].fence == other.fence
+    assert work.job().attempts[-1].fencing_token == other.fence
     assert work.job().state is JobState.RUNNING
 
 
@@ -599,7 +599,7 @@ async def test_each_upload_that_fails_is_an_attempt_and_the_tenth_is_the_last(on
     work.transfers.errors = [TransferFailed("slow")] * 10
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
-    assert (work.job().state, work.job().attempts) == (JobState.DEAD, {"transfer": 10})
+    assert (work.job().state, work.job().failures) == (JobState.DEAD, {"transfer": 10})
     assert work.consumer.counters.attempts == {"transfer": 10}
 
 
@@ -608,7 +608,7 @@ async def test_uploads_that_failed_before_one_that_did_not_are_attempts(one_job)
     work.transfers.errors = [TransferFailed("slow")] * 3
     work.engine.of("a").settle(b"6")
     await work.turn(30.0)
-    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {"transfer": 3})
+    assert (work.job().state, work.job().failures) == (JobState.SUCCEEDED, {"transfer": 3})
 
 
 async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_job):
@@ -619,7 +619,7 @@ async def test_uploads_that_failed_count_also_where_the_job_is_given_back(one_jo
     closed = await closing(work, 0.0)
     await work.turn(2.0)
     await closed
-    assert (work.job().state, work.job().attempts) == (JobState.QUEUED, {"transfer": 1})
+    assert (work.job().state, work.job().failures) == (JobState.QUEUED, {"transfer": 1})
 
 
 async def test_a_mistake_of_ours_ends_the_consumer(one_job, monkeypatch):
@@ -693,7 +693,7 @@ async def test_after_an_outage_longer_than_a_lease_all_is_renewed_and_committed_
     calls = told_to_the_store(work)
     assert set(calls[: calls.index("claim")]) == {"renew", "end_attempts"}
     assert (work.job("a").state, work.job("c").state) == (JobState.SUCCEEDED, JobState.RUNNING)
-    assert [len(work.job(name).history) for name in "abc"] == [1, 1, 1]
+    assert [len(work.job(name).attempts) for name in "abc"] == [1, 1, 1]
     assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b", "c"]
 
 
@@ -772,7 +772,7 @@ async def test_who_was_suspended_for_longer_than_a_lease_renews_before_it_claims
     assert told_to_the_store(work) == ["renew"], "others renew what they hold, too"
     await work.turn(2.0)
     assert told_to_the_store(work)[:2] == ["renew", "claim"]
-    assert [len(work.job(name).history) for name in "ab"] == [1, 1]
+    assert [len(work.job(name).attempts) for name in "ab"] == [1, 1]
     assert [ticket.job_id for ticket in work.engine.tickets] == ["a", "b"]
 
 
@@ -823,7 +823,7 @@ async def test_a_claim_that_is_done_late_finds_what_is_held_here_and_nothing_beg
     await work.turn(0.0)
     assert told_to_the_store(work)[0] == "claim"
     assert held.lease_until > 60.0
-    assert (len(work.engine.tickets), len(work.job().history)) == (1, 1)
+    assert (len(work.engine.tickets), len(work.job().attempts)) == (1, 1)
 
 
 async def test_what_ends_before_the_answer_to_such_a_claim_is_not_begun_once_more(bench):
@@ -852,7 +852,7 @@ async def test_a_step_that_hangs_keeps_no_claim_back_and_its_job_is_claimed_as_l
     work.submit("b")
     await work.turn(2.0)
     assert work.job("b").state is JobState.RUNNING
-    assert (work.job("a").attempts, len(work.job("a").history)) == ({"lost": 1}, 2)
+    assert (work.job("a").failures, len(work.job("a").attempts)) == ({"lease_expired": 1}, 2)
 
 
 async def test_a_store_that_is_gone_for_half_a_minute_makes_the_process_unready_and_not_dead(bench):
@@ -913,7 +913,7 @@ async def test_a_result_that_the_spool_has_lost_is_computed_again(one_job, tmp_p
     for path in (tmp_path / "spool").glob("*/*.result"):
         path.unlink()
     await work.turn(5.0)
-    assert work.job().attempts == {"transfer": 1}, "the loss counts nothing"
+    assert work.job().failures == {"transfer": 1}, "the loss counts nothing"
     assert caplog.text.count("the result of job a in the spool is lost") == 1
     assert len(work.engine.tickets) == 2
     work.engine.of("a").settle(b"six")
@@ -977,14 +977,14 @@ async def test_a_first_stage_that_takes_a_path_gets_the_file(bench):
 
 @pytest.mark.parametrize(
     ("error", "state", "attempts"),
-    [(TransferFailed("slow"), "scheduled", {"transfer": 1}), (TransferRejected("404"), "dead", {"input": 1})],
+    [(TransferFailed("slow"), "scheduled", {"transfer": 1}), (TransferRejected("404"), "dead", {"invalid_input": 1})],
 )
 async def test_a_fetch_that_fails_ends_the_attempt(bench, error, state, attempts):
     work = await bench()
     work.transfers.errors = [error]
     work.submit(body=b"", input_url="https://in/a")
     await work.turn(0.21)
-    assert (work.job().state, work.job().attempts) == (state, attempts)
+    assert (work.job().state, work.job().failures) == (state, attempts)
 
 
 async def test_inputs_that_never_come_take_no_place_of_jobs_that_have_theirs_or_are_elsewhere(bench):
@@ -1085,7 +1085,7 @@ async def test_a_download_that_somebody_removes_before_it_is_read_is_fetched_aga
     download.unlink()
     work.engine.of("a").settle(b"1")
     await work.turn(0.1)
-    assert (work.job("b").state, work.job("b").attempts) == (JobState.SCHEDULED, {"transfer": 1})
+    assert (work.job("b").state, work.job("b").failures) == (JobState.SCHEDULED, {"transfer": 1})
     assert "cannot read the downloaded file" in work.job("b").error.message
 
 
@@ -1107,7 +1107,7 @@ async def test_an_output_is_moved_to_its_place_after_the_commit(one_job):
     await work.turn(6.0)
     assert work.transfers.outputs == {"file:///out/a": b"6"}
     assert work.memory.deliveries(limit=9, lease=1) == []
-    assert work.memory.result("a").output == "file:///out/a"
+    assert work.memory.result("a").output_url == "file:///out/a"
 
 
 async def test_an_output_that_cannot_be_stored_is_tried_again_and_nothing_is_computed_twice(one_job):
@@ -1155,7 +1155,7 @@ async def is_done_once_the_store_is_back(work):
     if not ticket.settled:
         ticket.settle(b"6")
         await work.turn(5.0)
-    return (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {})
+    return (work.job().state, work.job().failures) == (JobState.SUCCEEDED, {})
 
 
 async def test_a_put_may_wait_for_the_store_for_longer_than_it_may_take_itself(one_job):
@@ -1177,7 +1177,7 @@ async def test_the_limit_of_a_put_begins_with_the_answer_that_the_job_is_ours(on
     answered.set()
     await work.turn(5.0)
     assert not overdue
-    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED, {})
+    assert (work.job().state, work.job().failures) == (JobState.SUCCEEDED, {})
 
 
 async def test_a_file_that_was_fetched_may_wait_for_a_renewal_for_longer_than_a_fetch_may_take(bench):
@@ -1245,7 +1245,7 @@ async def test_what_a_late_attempt_wrote_is_removed_when_its_commit_is_refused(o
     await work.turn(0.1)
     assert len(work.consumer.holding) == 0
     assert ("file:///out/a", "a", job.hold.fence) in work.transfers.discarded
-    assert work.job().history[-1].fence == other.fence
+    assert work.job().attempts[-1].fencing_token == other.fence
     assert work.job().state is JobState.RUNNING
 
 
@@ -1266,7 +1266,7 @@ async def test_a_drain_gives_back_what_has_not_begun_and_lets_the_rest_finish(be
     work.engine.of("a").begun = True
     task = await closing(work, 30.0)
     assert work.job("b").state is JobState.QUEUED
-    assert work.job("b").history[-1].cause == "released"
+    assert work.job("b").attempts[-1].cause == "released"
     assert work.job("a").state is JobState.RUNNING
     work.engine.of("a").settle(b"6")
     await work.turn(0.1)
@@ -1283,7 +1283,7 @@ async def test_what_a_worker_was_sent_ahead_is_held_until_it_has_said_whether_it
     work.engine.of("a").settle(b"6" if late else Cancelled())
     await work.turn(0.1)
     await task
-    assert (work.job().state, work.job().attempts) == (JobState.SUCCEEDED if late else JobState.QUEUED, {})
+    assert (work.job().state, work.job().failures) == (JobState.SUCCEEDED if late else JobState.QUEUED, {})
 
 
 async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job):
@@ -1293,7 +1293,7 @@ async def test_what_has_not_finished_by_the_end_of_the_drain_is_released(one_job
     await work.turn(6.0)
     await task
     assert work.job().state is JobState.QUEUED
-    assert work.job().attempts == {}
+    assert work.job().failures == {}
 
 
 @pytest.mark.parametrize("more", [{}, {"input_url": "https://in/a"}])
@@ -1309,7 +1309,7 @@ async def test_what_a_claim_brings_during_the_drain_is_given_back_before_the_end
     answered.set()
     await work.turn(0.0)
     await task
-    assert (work.job().state, work.job().history[-1].cause) == (JobState.QUEUED, "released")
+    assert (work.job().state, work.job().attempts[-1].cause) == (JobState.QUEUED, "released")
     assert work.engine.tickets == []
 
 

@@ -235,36 +235,36 @@ class PlainJob:
     """What the contract says of a job, in as few words as it takes."""
 
     def __init__(self, new, due, turn) -> None:
-        self.state, self.run, self.fence, self.attempts = "waiting" if due is None else "scheduled", 1, 0, Counter()
+        self.state, self.run, self.fence, self.attempts = "queued" if due is None else "scheduled", 1, 0, Counter()
         self.priority, self.due, self.deadline, self.turn = new.priority, due, new.deadline, turn
         self.service, self.host, self.size = new.service, new.host, len(new.body)
         self.lease_ends, self.cancel, self.holder = 0.0, False, ""
 
     def look(self, now):
         if self.state == "scheduled" and now >= self.due:
-            self.state = "waiting"
-        if self.state in ("scheduled", "waiting") and self.deadline is not None and now >= self.deadline:
+            self.state = "queued"
+        if self.state in ("scheduled", "queued") and self.deadline is not None and now >= self.deadline:
             self.state = "expired"
 
     def is_for(self, room, now):
         """Whether a room may have it."""
-        free = self.state == "waiting" or (self.state == "leased" and now >= self.lease_ends)
+        free = self.state == "queued" or (self.state == "running" and now >= self.lease_ends)
         return free and self.service in room.services and bool(self.host) == bool(room.of_host)
 
     def claimed(self, now, holder):
         """Whether a claim gets it."""
-        if self.state == "leased" and now >= self.lease_ends:
+        if self.state == "running" and now >= self.lease_ends:
             if self.holder == holder and not self.cancel:
                 self.lease_ends = now + LEASE
                 return True
             if self.cancel or (self.deadline is not None and now >= self.deadline):
                 self.state = "cancelled" if self.cancel else "expired"
                 return False
-            self.attempts["lost"] += 1
-            self.state = "dead" if self.attempts["lost"] == 5 else "waiting"
-        if self.state != "waiting":
+            self.attempts["lease_expired"] += 1
+            self.state = "dead" if self.attempts["lease_expired"] == 5 else "queued"
+        if self.state != "queued":
             return False
-        self.state, self.lease_ends, self.holder = "leased", now + LEASE, holder
+        self.state, self.lease_ends, self.holder = "running", now + LEASE, holder
         self.fence += 1
         return True
 
@@ -308,14 +308,14 @@ class Machine(RuleBasedStateMachine):
         def renewed(holds, lease):
             for hold in holds:
                 job = model[hold.job_id]
-                if job.state == "leased" and job.fence == hold.fence:
+                if job.state == "running" and job.fence == hold.fence:
                     job.lease_ends = world.now + lease
             return renew(holds, lease)
 
         def ended(ends):
             for end in ends:
                 job = model[end.hold.job_id]
-                if job.state == "leased" and job.fence == end.hold.fence:
+                if job.state == "running" and job.fence == end.hold.fence:
                     goes_back = end.to in (JobState.QUEUED, JobState.SCHEDULED)
                     job.attempts.update([end.cause] * end.counts)
                     job.state = "cancelled" if goes_back and job.cancel else str(end.to)
@@ -471,8 +471,8 @@ class Machine(RuleBasedStateMachine):
         except JobConflict:
             assert job.state in ("succeeded", "dead", "expired")
         else:
-            job.cancel = job.state == "leased"
-            if job.state != "leased" or self.world.now >= job.lease_ends:
+            job.cancel = job.state == "running"
+            if job.state != "running" or self.world.now >= job.lease_ends:
                 job.state = "cancelled"
 
     @rule(number=st.integers(0, 9))
@@ -487,7 +487,7 @@ class Machine(RuleBasedStateMachine):
             assert job.state not in ("dead", "cancelled", "expired")
         else:
             late = job.deadline is not None and self.world.now >= job.deadline
-            job.state, job.cancel, job.deadline = "waiting", False, None if late else job.deadline
+            job.state, job.cancel, job.deadline = "queued", False, None if late else job.deadline
             job.run += 1
             job.attempts.clear()
 
@@ -567,5 +567,5 @@ def test_a_job_that_lies_about_after_its_lease_is_told():
 def test_an_accepted_job_that_never_ends_is_told():
     world = World()
     world.submitter.submit([NewJob("a")])
-    with pytest.raises(AssertionError, match="I1: job a never ended: it is waiting"):
+    with pytest.raises(AssertionError, match="I1: job a never ended: it is queued"):
         world.check()

@@ -149,7 +149,7 @@ def test_a_store_that_does_not_count_what_was_lost_is_told():
     history.now += LEASE + 1.0
     history.claim("b")
     history.store._jobs["job"].attempts.clear()
-    with pytest.raises(AssertionError, match="counts 0 of lost, and 1 were told or lost"):
+    with pytest.raises(AssertionError, match="counts 0 of lease_expired, and 1 were told or lost"):
         history.check(finished=False)
 
 

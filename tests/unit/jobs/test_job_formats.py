@@ -162,7 +162,7 @@ def test_a_fault_in_a_check_of_the_items_type_is_the_stages_failure():
     [
         (int, b"\xa1a", "the result cannot be read from MSGPACK: expected `int`, got `str`"),
         (Exits, b"\x81\xa1x\x01", "the result cannot be read from MSGPACK: "),
-        (float, msgspec.msgpack.encode(math.inf), "the result has a NaN or an infinity"),
+        (float, msgspec.msgpack.encode(math.inf), "the result has NaN or infinity"),
     ],
 )
 def test_a_result_that_cannot_be_converted_is_the_stages_failure(result, body, words):

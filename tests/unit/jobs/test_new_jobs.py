@@ -37,14 +37,14 @@ ONE = encode_job_input(1, None)
         ({"input_url": "a.wav"}, "input_url must be a URL such as s3://bucket/a.wav or file:///in/a.wav, got 'a.wav'"),
         ({"input_url": "http://[a"}, "input_url must be a URL such as"),
         ({"input_url": "htps://host/a"}, "scheme htps:// is not supported: did you mean https://?"),
-        ({"output": "ftp://me:geheim@host/a"}, "output: scheme ftp:// is not supported; use file://, s3://"),
+        ({"output_url": "ftp://me:geheim@host/a"}, "output_url: scheme ftp:// is not supported; use file://, s3://"),
         (
             {"input_url": "http://x:99999/"},
             "http://x:99999/: the host or the port is not valid",
         ),
-        ({"output": "file:///out/../x"}, "output: file:///out/../x: a path must not contain `..`"),
-        ({"output": "file:///out/"}, "output: file:///out/ names a directory"),
-        ({"output": 3}, "output must be a URL of at most 8192 printable characters, got 3"),
+        ({"output_url": "file:///out/../x"}, "output_url: file:///out/../x: a path must not contain `..`"),
+        ({"output_url": "file:///out/"}, "output_url: file:///out/ names a directory"),
+        ({"output_url": 3}, "output_url must be a URL of at most 8192 printable characters, got 3"),
         ({"content_type": "text/csv"}, "no service accepts the content type 'text/csv'; supported: application/json"),
         ({"content_type": "  "}, "no service accepts"),
         ({"content_type": "a\nb", "input_url": "s3://in/b"}, "content_type must be a media type"),
@@ -122,7 +122,7 @@ def test_an_input_may_have_as_many_bytes_as_a_store_takes_and_no_more():
     ):
         new_job(encode_job_input(bytes(MAX_INLINE + 1), None), JobOptions(), now=NOW)
     with pytest.raises(InputTooLarge, match=r"has 1 bytes, more than max_inline_bytes \(0\)"):
-        new_job(ONE, JobOptions(), now=NOW, max_inline=0)
+        new_job(ONE, JobOptions(), now=NOW, max_inline_bytes=0)
 
 
 def test_a_digest_is_of_the_input_and_of_every_option_that_makes_it_another_job():

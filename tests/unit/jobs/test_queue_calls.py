@@ -59,7 +59,7 @@ async def test_a_store_that_is_full_is_asked_for_everything_else(calls):
 
     with pytest.raises(StoreFull):
         await calls.run(full)
-    assert (await calls.run(lambda queue: queue.stats())).waiting == 0
+    assert (await calls.run(lambda queue: queue.stats())).queued == 0
 
 
 async def test_calls_share_one_connection(calls, connecting):
@@ -92,7 +92,7 @@ async def test_a_store_that_was_gone_at_the_start_is_connected_to_later(calls, c
     assert connecting.times == 1
     connecting.fails = None
     now.now += queue_calls.REST_SECONDS
-    assert (await calls.run(JobQueue.stats)).waiting == 0
+    assert (await calls.run(JobQueue.stats)).queued == 0
 
 
 async def test_a_store_that_cannot_be_used_says_so(calls, connecting):

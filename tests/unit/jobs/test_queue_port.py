@@ -61,7 +61,7 @@ def end(store, to, **how):
 async def test_a_body_becomes_a_job(port, store):
     job = await port.submit(b"[1]", JSON | {"priority": 5, "key": "k"})
     shown = msgspec.json.decode(job.text)
-    assert (shown["id"], shown["state"], shown["priority"], job.ended) == (job.id, "waiting", 5, False)
+    assert (shown["id"], shown["state"], shown["priority"], job.ended) == (job.id, "queued", 5, False)
     assert (await port.submit(b"[1]", JSON | {"priority": 5, "key": "k"})).id == job.id
     claimed = claim(store)
     assert (claimed.body, claimed.content_type) == (b"[1]", "application/json")
@@ -104,11 +104,11 @@ async def test_a_result_is_passed_on_as_it_is(port, store):
 
 
 async def test_the_result_of_a_job_with_an_output_says_where_it_is(port, store):
-    job = await port.submit(b"1", JSON | {"output": "https://example.org/out"})
+    job = await port.submit(b"1", JSON | {"output_url": "https://example.org/out"})
     end(store, JobState.SUCCEEDED, content_type="application/json")
     found = await port.result(job.id)
     assert (msgspec.json.decode(found.body), found.content_type) == (
-        {"output": "https://example.org/out"},
+        {"output_url": "https://example.org/out"},
         "application/json",
     )
 
@@ -138,14 +138,14 @@ async def test_jobs_are_cancelled_retried_and_listed(port, store):
     assert not (await port.cancel(first.id)).ended
     with pytest.raises(JobNotFound):
         await port.get("nobody")
-    with pytest.raises(ConfigError, match="did you mean waiting"):
-        await port.list_jobs("waitng", 10, None)
+    with pytest.raises(ConfigError, match="did you mean queued"):
+        await port.list_jobs("queud", 10, None)
 
 
 async def test_the_schemas_are_those_of_a_job(port):
     schemas = port.schemas()
     assert {"Job", "Attempt", "AttemptError", "JobState"} == set(schemas)
-    assert schemas["Job"]["properties"]["history"]["items"] == {"$ref": "#/components/schemas/Attempt"}
+    assert schemas["Job"]["properties"]["attempts"]["items"] == {"$ref": "#/components/schemas/Attempt"}
 
 
 async def test_a_store_that_cannot_be_reached_at_the_start_is_told_in_the_log(store, caplog):
@@ -212,7 +212,7 @@ def test_an_option_that_cannot_be_is_told():
         rules().check({"priority": 10**12})
 
 
-@pytest.mark.parametrize("option", ["input_url", "output"])
+@pytest.mark.parametrize("option", ["input_url", "output_url"])
 def test_files_are_named_over_http_only_where_that_is_allowed(option):
     allowed = {"allow_input": "file:///data", "allow_output": "file:///data"}
     given = {option: "file:///data/a"}
@@ -223,7 +223,7 @@ def test_files_are_named_over_http_only_where_that_is_allowed(option):
         rules(**allowed, allow_file_from_http=True).check({option: "file:///etc/passwd"})
 
 
-@pytest.mark.parametrize("option", ["input_url", "output"])
+@pytest.mark.parametrize("option", ["input_url", "output_url"])
 def test_objects_and_addresses_are_those_that_a_consumer_may_use(option):
     allowed = {"allow_input": "s3://in/jobs", "allow_output": "s3://in/jobs", "allow_net": "10.0.0.0/8"}
     rules(**allowed).check({option: "s3://in/jobs/a"})

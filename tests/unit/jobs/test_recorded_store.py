@@ -39,7 +39,7 @@ def test_each_act_is_a_line_before_it_and_a_line_after_it(store, lines):
         (act, ended) for act in (Act.SUBMIT, Act.CLAIM, Act.RENEW, Act.END) for ended in (False, True)
     ]
     assert [done.parts for done in pair_up(events)] == [
-        (Part("a", run=1, answer="waiting"),),
+        (Part("a", run=1, answer="queued"),),
         (Part("a", fence=1, run=1, size=3, answer="ok"),),
         (Part("a", fence=1, answer="ok"),),
         (Part("a", fence=1, to="succeeded", answer="ok"),),
@@ -108,7 +108,7 @@ def test_it_is_the_store_that_it_records(store):
     store.submit([NewJob("a"), NewJob("b")])
     assert store.queue == "default"
     assert store.cancel("a").state is JobState.CANCELLED
-    assert store.retry("a").run == 2
+    assert store.retry("a").generation == 2
     store.pause()
     assert (claim(store), store.stats().paused) == ([], True)
     store.resume()

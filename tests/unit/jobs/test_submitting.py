@@ -87,9 +87,9 @@ def end(store, to=JobState.SUCCEEDED, **fields):
 
 def test_a_job_is_kept_as_it_was_asked_for(q, store, world):
     job = q.submit({"x": 1}, priority=3, delay=5, deadline=world.wall() + 60, key="k", id="a", service="s",
-                   output="s3://out/a", accept="application/msgpack")  # fmt: skip
-    assert (job.id, job.state, job.priority, job.service, job.output) == ("a", "scheduled", 3, "s", "s3://out/a")
-    assert (job.scheduled_at, job.deadline) == (world.wall() + 5, world.wall() + 60)
+                   output_url="s3://out/a", accept="application/msgpack")  # fmt: skip
+    assert (job.id, job.state, job.priority, job.service, job.output_url) == ("a", "scheduled", 3, "s", "s3://out/a")
+    assert (job.scheduled_at, job.expires_at) == (world.wall() + 5, world.wall() + 60)
     world.time += 5
     (claimed,) = store.claim("holder", lease=30, rooms=[Room(("", "s"), 1, 1 << 20)])
     assert (claimed.body, claimed.content_type, claimed.accept) == (
@@ -148,7 +148,7 @@ def test_an_input_that_is_gone_with_the_end_of_its_job_is_compared_as_its_digest
 
 
 def test_none_is_an_input_and_nothing_is_not(q):
-    assert q.submit(None).state == "waiting"
+    assert q.submit(None).state == "queued"
     with pytest.raises(ConfigError, match="a job needs an input"):
         q.submit()
     with pytest.raises(ConfigError, match="give input or input_url, not both"):
@@ -190,7 +190,7 @@ def test_numbers_of_numpy_are_taken_as_numbers(q, kind):
     job = q.submit(1, key="k", priority=kind(3), delay=kind(2))
     assert (job.priority, type(job.priority)) == (3, int)
     assert q.submit(1, key="k", priority=3, delay=np.float32(2)) == job
-    assert q.submit(1, deadline=np.float64(job.created + 60)).deadline == job.created + 60
+    assert q.submit(1, deadline=np.float64(job.created_at + 60)).expires_at == job.created_at + 60
     for wrong in (np.float64(3), np.bool_(True), np.int64(2_000_000_000)):
         with pytest.raises(ConfigError, match="priority must be an integer"):
             q.submit(1, priority=wrong)
@@ -237,7 +237,7 @@ def test_a_result_that_is_an_array_comes_as_one(q, store):
 
 
 def test_a_result_that_lies_elsewhere_is_its_url(q, store):
-    job = q.submit(1, output="s3://out/a")
+    job = q.submit(1, output_url="s3://out/a")
     end(store, content_type="application/json")
     assert q.result(job) == "s3://out/a"
 
@@ -291,7 +291,7 @@ def test_only_the_jobs_that_have_not_ended_are_asked_for_again(q, store, world):
 
 def test_what_has_not_ended_in_time_is_told(q, world):
     found = q.submit_many([{"input": i} for i in range(7)])
-    with pytest.raises(TimeoutError, match=f"job {found[0].id} is still waiting after 2 s"):
+    with pytest.raises(TimeoutError, match=f"job {found[0].id} is still queued after 2 s"):
         q.result(found[0], timeout=2)
     assert world.time == 2
     with pytest.raises(TimeoutError, match=r"7 of 7 jobs have not finished after 0 s: .*, …"):
@@ -338,7 +338,7 @@ def test_a_job_that_is_not_there_is_told(q, name):
         (lambda q: q.wait("abc"), r"wait takes several jobs or ids, got one: write \['abc'\]"),
         (lambda q: q.wait(7), "wait takes jobs or their ids, got 7"),
         (lambda q: q.list("ded"), "there is no state 'ded': did you mean dead?"),
-        (lambda q: q.list("x"), "there is no state 'x'; states: scheduled, waiting"),
+        (lambda q: q.list("x"), "there is no state 'x'; states: scheduled, queued"),
         (lambda q: q.list(limit=0), "limit must be an integer from 1 to 10000, got 0"),
         (lambda q: q.purge(older_than=-1), "older_than must be at least 0 seconds, got -1"),
         (lambda q: q.purge("all"), "there is no state 'all'"),
@@ -355,11 +355,11 @@ def test_jobs_are_listed_retried_purged_and_counted(q):
     assert q.list(after=first) == [second]
     q.cancel(first)
     assert [job.id for job in q.list("cancelled")] == [first.id]
-    assert q.retry(first.id).run == 2
+    assert q.retry(first.id).generation == 2
     q.cancel(first)
     assert q.purge("cancelled") == 1
     q.pause()
-    assert (q.stats().waiting, q.stats().paused) == (1, True)
+    assert (q.stats().queued, q.stats().paused) == (1, True)
     q.resume()
     assert not q.stats().paused
 
@@ -446,7 +446,7 @@ async def test_an_awaited_queue_says_when_it_is_not_connected_and_when_this_is_a
 
 def test_the_awaited_queue_is_called_as_the_other_is():
     for name, method in vars(JobQueue).items():
-        if not name.startswith("_") and name not in ("watch", "result_poller", "see_out", "look", "raw_result"):
+        if not name.startswith("_") and name not in ("poller", "result_poller", "run_poller", "get_many", "raw_result"):
             theirs = inspect.signature(getattr(AsyncJobQueue, name)).parameters.values()
             ours = inspect.signature(method).parameters.values()
             assert [(p.name, p.kind, p.default) for p in theirs] == [(p.name, p.kind, p.default) for p in ours], name

@@ -27,10 +27,10 @@ def test_the_speed_of_a_job_is_that_of_its_stages_together():
     speed = Speed()
     targets = [JobTarget(service)]
     assert speed.measure(targets) is None
-    stage.computed.add(2.0)
+    stage.run_seconds.add(2.0)
     stage.batch_size.add(4)
     assert speed.measure(targets) == pytest.approx(0.5)
     assert speed.measure(targets) == pytest.approx(0.5)  # nothing ran: it is as it was
-    stage.computed.add(4.0)
+    stage.run_seconds.add(4.0)
     stage.batch_size.add(4)
     assert speed.measure(targets) == pytest.approx(1.0)

@@ -8,7 +8,7 @@ const c = new Client(new URL("http://localhost"), options);
 
 export async function calls(signal: AbortSignal): Promise<void> {
   const price = await c.predict<number>({ rooms: 3 }, { signal, urgency: 1 });
-  const prices: number[] = await c.predictMany<number>([{ rooms: price }], { chunk: 10 });
+  const prices: number[] = await c.predictMany<number>([{ rooms: price }], { batchSize: 10 });
   const outcomes: (number | PenstockError)[] = await c.predictMany<number>(prices, { returnExceptions: true });
   const job: Job = await c.jobs.submit(outcomes, { key: "order-7", delayMs: 5 });
   const result: unknown = await c.jobs.result(job, { timeoutMs: 60_000 });

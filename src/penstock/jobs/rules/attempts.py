@@ -5,8 +5,8 @@ Contract
 * Attempts are counted by their cause, in each run anew.  The last one that `MOST_ATTEMPTS` allows of a cause ends the
   run as dead.  What is `RELEASED` counts for nothing.
 * A worker that dies under several jobs tells of none which one it was: that attempt does not count.
-* Who failed by `APPLICATION`, `CRASH` or `LOST` runs alone from then on: it may have failed through its batch-mates, or
-  they through it.
+* Who failed by `APPLICATION`, `WORKER_LOST` or `LEASE_EXPIRED` runs alone from then on: it may have failed through its
+  batch-mates, or they through it.
 * The rest before the next attempt is drawn between 0 and a bound, which doubles with each attempt that counts, of
   whatever cause: full jitter, as in "Exponential Backoff And Jitter" by Marc Brooker (AWS, 2015).  A job whose lease
   ran out rests no longer: it has rested for a lease already.
@@ -26,13 +26,13 @@ class FailureCause(StrEnum):
 
     APPLICATION = "application"
     """A stage raised an exception for it."""
-    WORKER_LOST = "crash"
+    WORKER_LOST = "worker_lost"
     """A worker died or hung under it."""
-    LEASE_EXPIRED = "lost"
+    LEASE_EXPIRED = "lease_expired"
     """Its lease ran out without a word of its holder."""
     TRANSFER = "transfer"
     """Its input could not be fetched, or its output not be stored, this time."""
-    INVALID_INPUT = "input"
+    INVALID_INPUT = "invalid_input"
     """It is at fault itself: its input is not valid, or can never be had."""
     RELEASED = "released"
     """Its holder gave it back."""
@@ -70,7 +70,7 @@ def judge(attempts: Mapping[str, int], cause: FailureCause, *, alone: bool, back
     Args:
         attempts: the run's attempts so far by cause, without this one.
         cause: why this one ended.
-        alone: whether the job was alone in its batch.  It matters for CRASH only.
+        alone: whether the job was alone in its batch.  It matters for WORKER_LOST only.
         backoff: the bound of the first rest, in seconds; 0 is no rest at all.
         draw: a number drawn evenly between 0 and 1.
     """

@@ -16,9 +16,9 @@ class JobState(StrEnum):
 
     SCHEDULED = "scheduled"
     """It may be claimed from a moment on that has not come yet."""
-    QUEUED = "waiting"
+    QUEUED = "queued"
     """It may be claimed."""
-    RUNNING = "leased"
+    RUNNING = "running"
     """A holder has claimed it."""
     SUCCEEDED = "succeeded"
     """It has a result."""
@@ -36,7 +36,7 @@ ENDED: Final = frozenset((Q.SUCCEEDED, Q.DEAD, Q.CANCELLED, Q.EXPIRED))
 FALL_DUE = Move("wait", "a job", {Q.SCHEDULED: Q.QUEUED})
 """The moment came from which on it may be claimed."""
 CLAIM = Move("claim", "a job", {Q.QUEUED: Q.RUNNING, Q.RUNNING: Q.RUNNING})
-"""A consumer takes it; from LEASED only where the lease has run out."""
+"""A consumer takes it; from RUNNING only where the lease has run out."""
 RELEASE = Move("release", "a job", {Q.RUNNING: Q.QUEUED})
 """Its holder gives it back, to be claimed at once."""
 POSTPONE = Move("postpone", "a job", {Q.RUNNING: Q.SCHEDULED})
@@ -46,9 +46,9 @@ SUCCEED = Move("succeed", "a job", {Q.RUNNING: Q.SUCCEEDED})
 GIVE_UP = Move("give up", "a job", {Q.RUNNING: Q.DEAD})
 """An attempt failed, and it was the last."""
 CANCEL = Move("cancel", "a job", {Q.SCHEDULED: Q.CANCELLED, Q.QUEUED: Q.CANCELLED, Q.RUNNING: Q.CANCELLED})
-"""Its submitter wants it no longer; from LEASED its holder makes the move, or anybody once the lease has run out."""
+"""Its submitter wants it no longer; from RUNNING its holder makes the move, or anybody once the lease has run out."""
 EXPIRE = Move("expire", "a job", {Q.SCHEDULED: Q.EXPIRED, Q.QUEUED: Q.EXPIRED, Q.RUNNING: Q.EXPIRED})
-"""Its deadline passed; from LEASED its holder makes the move, or a claim once the lease has run out."""
+"""Its deadline passed; from RUNNING its holder makes the move, or a claim once the lease has run out."""
 RETRY = Move("retry", "a job", {Q.DEAD: Q.QUEUED, Q.CANCELLED: Q.QUEUED, Q.EXPIRED: Q.QUEUED})
 """Somebody wants it run once more: the next run begins, with all its attempts."""
 

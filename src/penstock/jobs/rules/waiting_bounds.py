@@ -1,6 +1,6 @@
 """Decide whether a queue takes more jobs: how many may wait in it, and how many bytes their inputs may have.
 
-A job waits while it is scheduled or waiting.  Jobs that go back, or are retried, are never refused.
+A job waits while it is scheduled or queued.  Jobs that go back, or are retried, are never refused.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class MemoryJob:
         return self.deadline is not None and at.wall >= self.deadline
 
     def lease_ran_out(self, at: Moment) -> bool:
-        """Whether it is leased, and its holder has not renewed the lease in time."""
+        """Whether it is running, and its holder has not renewed the lease in time."""
         return self.state is JobState.RUNNING and at.now >= self.lease_ends
 
     # -- what its submitter does ------------------------------------------------------------------------------------

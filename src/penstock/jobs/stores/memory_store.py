@@ -130,7 +130,7 @@ class MemoryStore:
         self._deadlines = JobHeap(_deadline)
         self._leases = JobHeap(_lease_end)
         self._waits: dict[int, int] = {}
-        """For each job that is scheduled or waiting, the bytes of its input."""
+        """For each job that is scheduled or queued, the bytes of its input."""
         self._waiting_bytes = 0
         self._highest_forgotten_fence = 0
         self._outbox: list[Delivery] = []
@@ -275,7 +275,7 @@ class MemoryStore:
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store`."""
         if state is JobState.RUNNING:
-            raise JobConflict("leased jobs cannot be purged: cancel them first")
+            raise JobConflict("running jobs cannot be purged: cancel them first")
         with self._lock:
             at = self._at()
             self._see_time(at)

@@ -12,13 +12,15 @@ import msgspec
 from penstock.jobs.job import MOST_HISTORY, Attempt, AttemptError, Job
 from penstock.jobs.rules.job_states import JobState
 from penstock.jobs.store import AttemptEnd, ClaimedJob, Delivery, NewJob, Room
+from penstock.jobs.stores.stored_words import shown_attempt, shown_counts, shown_word, stored_word
 
 
 class JobRecord(msgspec.Struct, frozen=True):
     """What changes in the life of a job, as far as somebody outside the scripts looks at it."""
 
     id: str
-    state: JobState
+    state: str
+    """In the stored words, as are the causes of `attempts`."""
     seq: int
     """Its place in the order of submission."""
     created: float
@@ -94,19 +96,20 @@ def read_shown_job(answer: Sequence[bytes], queue: str) -> tuple[int, Job]:
     try:
         spec = _spec.decode(packed_spec) if packed_spec else JobSpec()
         problem = _problem.decode(packed_problem) if packed_problem else None
-        attempts = [Attempt(*_attempt.decode(each)) for each in packed_attempts]
+        attempts = [shown_attempt(*_attempt.decode(each)) for each in packed_attempts]
     except msgspec.MsgspecError:
         raise UnreadableJob(record.id) from None
-    if record.state is JobState.RUNNING:
+    state = JobState(shown_word(record.state))
+    if state is JobState.RUNNING:
         attempts.append(Attempt(record.run, record.fence, record.holder, record.claimed))
     job = Job(
         id=record.id,
         queue=queue,
-        state=record.state,
+        state=state,
         created_at=record.created,
         service=record.service,
         generation=record.run,
-        failures=record.attempts,
+        failures=shown_counts(record.attempts),
         attempts=tuple(attempts[-MOST_HISTORY:]),
         finished_at=record.ended,
         priority=record.priority,
@@ -144,7 +147,7 @@ def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJ
         spec.accept,
         record.service,
         record.alone,
-        record.attempts,
+        shown_counts(record.attempts),
         record.deadline,
         spec.input_url,
         record.output,
@@ -153,7 +156,8 @@ def read_claimed_job(packed: bytes, packed_spec: bytes, body: bytes) -> ClaimedJ
 
 def ending_words(end: AttemptEnd) -> tuple[bytes, bytes, bytes]:
     """The arguments of `end.lua` for `end`."""
-    told = (*end.hold, end.to, end.cause, end.counts, end.alone, end.rest, end.content_type, end.transfers)
+    cause = None if end.cause is None else stored_word(end.cause)
+    told = (*end.hold, stored_word(end.to), cause, end.counts, end.alone, end.rest, end.content_type, end.transfers)
     return encode(told), b"" if end.problem is None else encode(end.problem), end.result
 
 

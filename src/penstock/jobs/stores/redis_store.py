@@ -39,6 +39,7 @@ from penstock.jobs.store import (
     Room,
 )
 from penstock.jobs.stores import redis_records as records
+from penstock.jobs.stores.stored_words import stored_word
 
 T = TypeVar("T")
 
@@ -51,8 +52,8 @@ _PURGED_AT_ONCE: Final = 500
 _MOST_TENDING: Final = 20
 """The most scripts of one `tend`; the next one goes on."""
 
-_STATES = ("scheduled", "waiting", "leased", "succeeded", "dead", "cancelled", "expired")
-"""In the order of `STATES` in the scripts."""
+_STATES: Final = tuple(state.value for state in JobState)
+"""In the order of `STATES` in the scripts, which have the stored words."""
 _LOST = records.encode(LEASE_RAN_OUT)
 _RENEWED = {b"ok": Renewed(Answer.OK), b"cancel": Renewed(Answer.OK, cancel=True), b"lost": Renewed(Answer.LOST)}
 _ANSWERS = {b"ok": Answer.OK, b"lost": Answer.LOST}
@@ -169,7 +170,7 @@ class RedisStore:
         behind: tuple[str, str] = ("", "-inf") if after is None else (after, "")
         while len(jobs) < limit:
             asked = min(limit - len(jobs), _SHOWN_AT_ONCE)
-            answers = self._server.run("list", state or "", asked, *behind)
+            answers = self._server.run("list", "" if state is None else stored_word(state), asked, *behind)
             if answers is None:
                 raise JobNotFound(f"queue {self.queue} has no job {after}")
             found = [self._shown(answer) for answer in answers]
@@ -182,10 +183,11 @@ class RedisStore:
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store`."""
         if state is JobState.RUNNING:
-            raise JobConflict("leased jobs cannot be purged: cancel them first")
+            raise JobConflict("running jobs cannot be purged: cancel them first")
         states = [each for each in JobState if each is not JobState.RUNNING] if state is None else [state]
+        words = [stored_word(each) for each in states]
         forgotten = 0
-        while count := self._server.run("purge", older_than, _PURGED_AT_ONCE, *states):
+        while count := self._server.run("purge", older_than, _PURGED_AT_ONCE, *words):
             forgotten += count
         return forgotten
 
@@ -201,7 +203,7 @@ class RedisStore:
         """See `Store`."""
         *counts, oldest, undelivered, seconds, paused = self._server.run("stats")
         by_state = dict(zip(_STATES, counts, strict=True))
-        backlog = by_state["waiting"] * float(seconds)
+        backlog = by_state[JobState.QUEUED.value] * float(seconds)
         return Stats(
             **by_state,
             oldest_queued_seconds=float(oldest),

@@ -23,6 +23,7 @@ from penstock.jobs.stores.sqlite_rows import (
     write_counts,
     write_problem,
 )
+from penstock.jobs.stores.stored_words import stored_word
 
 _SCHEDULED: Final = NUMBERS[JobState.SCHEDULED]
 _LEASED: Final = NUMBERS[JobState.RUNNING]
@@ -85,7 +86,7 @@ class Endings:
         self._resting: list[int] = []
 
     def add(self, job: HeldJob, end: AttemptEnd) -> str:
-        """End an attempt, and return the cause by which it has ended."""
+        """End an attempt, and return the stored word of the cause by which it has ended."""
         wall, boottime = self._now
         state = NUMBERS[end.to]
         if job.cancelling and state < _FIRST_ENDED:
@@ -154,8 +155,8 @@ def _counted(attempts: str, cause: FailureCause, n: int) -> str:
 
 
 def _cause(end: AttemptEnd) -> str:
-    """By what an attempt ends that does not end its run."""
-    return (end.cause or FailureCause.RELEASED).value
+    """The stored word by which an attempt ends that does not end its run."""
+    return stored_word(end.cause or FailureCause.RELEASED)
 
 
 def _is_repeated(cause: str | None, end: AttemptEnd) -> bool:

@@ -10,7 +10,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from penstock.jobs.job import MOST_HISTORY, Attempt, AttemptError, Job
+from penstock.jobs.rules.attempts import FailureCause
 from penstock.jobs.rules.job_states import JobState
+from penstock.jobs.stores.stored_words import shown_attempt, shown_counts, stored_counts, stored_word
 
 T = TypeVar("T")
 
@@ -19,16 +21,31 @@ STATES: Final = tuple(JobState)
 NUMBERS: Final = {state: number for number, state in enumerate(STATES)}
 NAMES: Final = tuple(state.value for state in STATES)
 
+_LOST: Final = stored_word(FailureCause.LEASE_EXPIRED)
+
 CHUNK: Final = 64
 """The most rows that one statement looks up.  Always so many places, so that SQLite prepares it once."""
 PLACES: Final = ",".join("?" * CHUNK)
 
 _write = msgspec.json.Encoder().encode
 _read_counts = msgspec.json.Decoder(dict[str, int]).decode
-_read_history = msgspec.json.Decoder(tuple[Attempt, ...]).decode
 _read_problem = msgspec.json.Decoder(AttemptError).decode
 
 NO_COUNTS: Final = "{}"
+
+
+class StoredAttempt(msgspec.Struct, frozen=True):
+    """A claim as `history` has it; its cause is a stored word."""
+
+    run: int
+    fence: int
+    holder: str
+    claimed: float
+    ended: float | None = None
+    cause: str = ""
+
+
+_read_history = msgspec.json.Decoder(tuple[StoredAttempt, ...]).decode
 
 
 class LastClaim(NamedTuple):
@@ -61,7 +78,7 @@ def job_of(row: Sequence[Any], queue: str) -> Job:
         service=service,
         generation=run,
         failures=read_counts(attempts),
-        attempts=_history(history, LastClaim(*row[:6]), ended=None),
+        attempts=_shown_history(_history(history, LastClaim(*row[:6]), ended=None)),
         finished_at=ended,
         priority=-rank,
         scheduled_at=not_before,
@@ -80,12 +97,12 @@ def jobs_where(connection: sqlite3.Connection, queue: str, condition: str, *valu
 
 def read_counts(text: str) -> dict[str, int]:
     """Counts by cause."""
-    return {} if text == NO_COUNTS else _read_counts(text)
+    return {} if text == NO_COUNTS else shown_counts(_read_counts(text))
 
 
 def write_counts(counts: dict[str, int]) -> str:
     """The text of counts by cause."""
-    return _write(counts).decode() if counts else NO_COUNTS
+    return _write(stored_counts(counts)).decode() if counts else NO_COUNTS
 
 
 def write_problem(problem: AttemptError | None) -> str | None:
@@ -120,11 +137,17 @@ def change_jobs(connection: sqlite3.Connection, columns: str, changes: Iterable[
             connection.execute(statement, (*values, *places))
 
 
-def _history(older: str | None, last: LastClaim, ended: float | None) -> tuple[Attempt, ...]:
+def _shown_history(history: Iterable[StoredAttempt]) -> tuple[Attempt, ...]:
+    return tuple(
+        [shown_attempt(each.run, each.fence, each.holder, each.claimed, each.ended, each.cause) for each in history]
+    )
+
+
+def _history(older: str | None, last: LastClaim, ended: float | None) -> tuple[StoredAttempt, ...]:
     before = () if older is None else _read_history(older)
     if last.claimed is None or last.run is None or last.holder is None:
         return before
-    attempt = Attempt(last.run, last.fence, last.holder, last.claimed, last.ended, last.cause or "")
-    if attempt.finished_at is None and ended is not None:
-        attempt = msgspec.structs.replace(attempt, finished_at=ended, cause="lost")
+    attempt = StoredAttempt(last.run, last.fence, last.holder, last.claimed, last.ended, last.cause or "")
+    if attempt.ended is None and ended is not None:
+        attempt = msgspec.structs.replace(attempt, ended=ended, cause=_LOST)
     return (*before, attempt)[-MOST_HISTORY:]

@@ -211,7 +211,7 @@ class SqliteStore:
     def purge(self, state: JobState | None, older_than: float) -> int:
         """See `Store.purge`; of many jobs, it may have forgotten only a part when it raises."""
         if state is JobState.RUNNING:
-            raise JobConflict("leased jobs cannot be purged: cancel them first")
+            raise JobConflict("running jobs cannot be purged: cancel them first")
         self._catch_up()
         states = [each for each in STATES if each is not JobState.RUNNING] if state is None else [state]
         return sum(self._purge(each, older_than) for each in states)

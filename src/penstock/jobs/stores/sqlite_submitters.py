@@ -160,7 +160,7 @@ def count_jobs(connection: sqlite3.Connection, queue: int, now: Reading) -> Stat
     return Stats(
         **counts,
         oldest_queued_seconds=0.0 if since is None else max(0.0, now.wall - since),
-        estimated_backlog_seconds=counts["waiting"] * seconds,
+        estimated_backlog_seconds=counts[JobState.QUEUED.value] * seconds,
         pending_outputs=left,
         paused=bool(paused),
     )

@@ -273,8 +273,4 @@ def _database(text: str, shown: str) -> str:
 
 def _without_url(error: ValueError) -> str:
     """The reason of a parser, which may repeat the part of the URL that has the password."""
-    return (
-        "its host is not valid"
-        if "its port is not a number from 0 to 65535" in str(error)
-        else "its host cannot be read"
-    )
+    return "its port is not a number from 0 to 65535" if "ort" in str(error) else "its host cannot be read"

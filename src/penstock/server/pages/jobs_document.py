@@ -16,7 +16,7 @@ LONGEST_WAIT_SECONDS: Final = 60.0
 MOST_LISTED: Final = 1000
 
 _TYPES: Final[Mapping[str, type]] = {"string": str, "integer": int, "number": float}
-_STATES: Final = ("scheduled", "waiting", "leased", "succeeded", "dead", "cancelled", "expired")
+_STATES: Final = ("scheduled", "queued", "running", "succeeded", "dead", "cancelled", "expired")
 
 
 def _text(words: str, **more: Any) -> Json:
@@ -43,7 +43,7 @@ SUBMITTING: Final[Parameters] = {
     "id": _text("The job's id (default: a new one).", pattern="^[A-Za-z0-9._-]{1,128}$"),
     "service": _text("The service that runs the job; required if the server has several."),
     "input_url": _text("The URL of the input, instead of the body."),
-    "output": _text("The URL that the result is written to (default: the result stays in the queue)."),
+    "output_url": _text("The URL that the result is written to (default: the result stays in the queue)."),
     "accept": _text("The media types that are accepted for the result."),
 }
 LISTING: Final[Parameters] = {
@@ -94,7 +94,7 @@ _REFUSALS: Final = {
     410: "The job was cancelled, or its deadline passed first.",
     413: "The input is larger than the queue accepts: submit its input_url.",
     415: "The service does not support the format of the input.",
-    422: "The input is not valid, or its input_url or output is not allowed.",
+    422: "The input is not valid, or its input_url or output_url is not allowed.",
     500: "The job is dead: its last attempt failed.",
     503: "The queue does not respond, or too many requests wait for it. Try again later.",
 }
@@ -136,7 +136,7 @@ def operations(max_inline: int) -> dict[tuple[str, str], Json]:
         ("GET", "/jobs/{id}/result"): _operation(
             "jobs_result", "Get the result of a job", WAITING, (400, 404, 410, 422, 500, 503), _ID,
             ok={
-                "200": _answer("The result; for a job with an `output`, its URL.", {"*/*": {}}),
+                "200": _answer("The result; for a job with an `output_url`, its URL.", {"*/*": {}}),
                 "202": _answer("The job has not ended.", _JOB),
             },
         ),

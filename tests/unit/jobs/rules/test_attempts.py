@@ -44,7 +44,7 @@ def test_a_release_counts_for_nothing_and_waits_for_nothing():
 
 
 def test_a_crash_among_others_is_not_counted_but_the_job_runs_alone_from_then_on():
-    verdict = judge({"crash": 1}, FailureCause.WORKER_LOST, alone=False, backoff=1.0, draw=0.5)
+    verdict = judge({"worker_lost": 1}, FailureCause.WORKER_LOST, alone=False, backoff=1.0, draw=0.5)
     assert (verdict.dead, verdict.counts, verdict.alone) == (False, False, True)
 
 
@@ -65,7 +65,7 @@ def test_the_rest_doubles_with_each_attempt_that_counts_and_is_drawn_below_that(
     assert rest(3, 0.25) == 2.0
     assert rest(3, 0.0) == 0.0
     assert rest(9, 1.0) == 0.0  # the tenth ends it
-    many = {"transfer": 5, "lost": 4, "application": 1}
+    many = {"transfer": 5, "lease_expired": 4, "application": 1}
     assert judge(many, FailureCause.TRANSFER, alone=False, backoff=1.0, draw=1.0).rest == LONGEST_REST_SECONDS
 
 

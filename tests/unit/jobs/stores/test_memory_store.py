@@ -134,7 +134,7 @@ def test_claims_come_in_the_order_of_a_look_at_all_jobs(seed):
             holder = draw.choice("hi")
             others = [job for job in found if job.id in lapsed and job.attempts[-1].consumer_id != holder]
             ended = [job.id for job in others if (job.expires_at or times[0] + 1) <= times[0]]
-            ended += [job.id for job in others if job.failures.get("lost", 0) == 4]
+            ended += [job.id for job in others if job.failures.get("lease_expired", 0) == 4]
             limit, lease = draw.randrange(1, 4), draw.choice((1.0, 3.0, 30.0))
             at_hosts = {"https://x": draw.randrange(3)}
             rooms = [

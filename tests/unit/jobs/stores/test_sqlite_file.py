@@ -177,7 +177,7 @@ def test_a_log_without_its_file_is_refused(open_store, file):
 
 def test_a_large_file_is_examined_for_a_bounded_time(open_store, filled, monkeypatch):
     monkeypatch.setattr(sqlite_file, "CHECK_SECONDS", -1.0)
-    assert open_store().stats().waiting == 500
+    assert open_store().stats().queued == 500
 
 
 def test_a_file_without_the_right_to_it_is_refused(open_store, monkeypatch):

@@ -86,7 +86,7 @@ def test_a_wall_clock_an_hour_ahead_moves_neither_leases_nor_rests(store, clocks
     submit(store, "later", delay=20)
     clocks.wall += HOUR
     assert claim(store, "other") == []
-    assert states(store, "held", "later") == ["leased", "scheduled"]
+    assert states(store, "held", "later") == ["running", "scheduled"]
 
 
 def test_after_a_wall_clock_was_set_back_all_can_be_purged(store, clocks):
@@ -109,7 +109,7 @@ def test_after_another_boot_no_lease_is_left(open_store, clocks):
     clocks.boottime = 3.0
     again = open_store(boot="two")
     (b,) = claim(again, "another")
-    assert (b.id, b.attempts) == ("b", {"lost": 1})
+    assert (b.id, b.attempts) == ("b", {"lease_expired": 1})
     assert [each.job_id for each in again.deliveries(limit=9, lease=9)] == ["a"]
     same = open_store(boot="two")
     assert claim(same) == []
@@ -138,9 +138,9 @@ def test_queues_in_one_file_know_nothing_of_each_other(open_store):
     (job,) = claim(one)
     assert two.renew([job.hold], 30) == [Renewed(Answer.LOST)]
     assert succeed(two, [job]) == [Answer.LOST]
-    assert (one.stats().running, two.stats().waiting, two.stats().running) == (1, 1, 0)
+    assert (one.stats().running, two.stats().queued, two.stats().running) == (1, 1, 0)
     assert two.purge(None, 0) == 1
-    assert states(one, "same") == ["leased"]
+    assert states(one, "same") == ["running"]
 
 
 def test_two_connections_hand_out_each_job_once(open_store):
@@ -176,7 +176,7 @@ def test_what_waits_together_is_committed_together_and_fails_apart(store):
             bad.result()
     commits = [each for each in statements if each == "COMMIT"]
     assert len(commits) == 2  # that of `block`, and one for the eleven
-    assert store.stats().waiting == 10
+    assert store.stats().queued == 10
 
 
 def test_an_idle_consumer_writes_nothing(store, file):

@@ -206,7 +206,7 @@ async def test_a_job_that_has_not_ended_is_202(ask):
     assert (await ask(FakePort(get=shown(ended=True), result=None), "GET", "/jobs/a/result")).status == 202
 
 
-@pytest.mark.parametrize(("cause", "status"), [("application", 500), ("input", 422), ("", 500)])
+@pytest.mark.parametrize(("cause", "status"), [("application", 500), ("invalid_input", 422), ("", 500)])
 async def test_a_dead_job_has_its_problem_for_a_result(ask, cause, status):
     port = FakePort(get=shown(ended=True), result=JobFailed("job a is dead: boom", job_id="a", cause=cause))
     call = await ask(port, "GET", "/jobs/a/result")
