@@ -20,7 +20,7 @@ from penstock.training.sqlite_tasks import SqliteTasks
 from terminals import Terminal
 
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
-KINDS = ["kind", "waiting", "leased", "done", "failed"]
+KINDS = ["phase", "queued", "running", "done", "failed"]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_path_that_can_be_no_run_is_a_sentence(tmp_path, monkeypatch, capsys, 
 
 
 def test_a_task_that_was_done_after_all_is_no_failure(tmp_path, capsys):
-    run = ps.training.Run(tmp_path / "run", attempts=2)
+    run = ps.training.Run(tmp_path / "run", max_attempts=2)
     run.plan(train=[1])
     assert main(["training", "status", str(run.folder)]) == 0
     assert "no worker has a task now\n" in capsys.readouterr().out

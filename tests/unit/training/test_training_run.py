@@ -105,7 +105,7 @@ def test_a_file_without_a_plan_is_a_run_without_a_plan(tmp_path, empty):
 def test_a_function_that_works_for_its_own_run_is_refused(tmp_path, way):
     """It would wait for the task that it is the function of."""
     (tmp_path / "link").symlink_to("run")
-    run = ps.training.Run(tmp_path / "run", attempts=1)
+    run = ps.training.Run(tmp_path / "run", max_attempts=1)
     run.plan(train=[1])
     same_run = ps.training.Run(tmp_path / "run" / way)
     with pytest.raises(ps.RunFailed, match="ConfigError: work was called by the function of task train 0 of the same"):
@@ -192,8 +192,8 @@ def test_who_does_not_say_where_it_is_published_works_for_the_run_as_it_was_plan
         ({"lease": float("inf")}, "lease must be"),
         ({"lease": True}, "lease must be"),
         ({"lease": "30"}, "lease must be"),
-        ({"attempts": 0}, "attempts must be a whole number of at least 1, got 0"),
-        ({"attempts": 1.5}, "attempts must be"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, got 0"),
+        ({"max_attempts": 1.5}, "max_attempts must be"),
         ({"save_timeout": 0}, "save_timeout must be more than 0 seconds; inf: no limit, got 0"),
         ({"save_timeout": True}, "save_timeout must be"),
         ({"publish_to": ""}, "publish_to must be the path of a directory, got ''"),
@@ -211,7 +211,7 @@ def test_an_option_that_cannot_be_is_refused_when_the_run_is_made(options, said)
 
 
 def test_limits_are_admitted():
-    run = ps.training.Run(Path("run"), lease=0.5, attempts=1, save_timeout=float("inf"))
+    run = ps.training.Run(Path("run"), lease=0.5, max_attempts=1, save_timeout=float("inf"))
     assert (run.options.lease, run.options.max_attempts) == (0.5, 1)
 
 
@@ -246,9 +246,9 @@ def test_words_that_are_not_known_are_explained(tmp_path):
     run = ps.training.Run(tmp_path / "run")
     with pytest.raises(ps.ConfigError, match=r"did you mean `evaluate=...`"):
         run.work(evalute=same)
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'trian'; kinds: train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no phase 'trian'; phases: train, evaluate, predict$"):
         run.results("trian")
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'save'; kinds: train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no phase 'save'; phases: train, evaluate, predict$"):
         run.results("save")
     with pytest.raises(ps.ConfigError, match="write must be a function"):
         run.checkpoint("path")

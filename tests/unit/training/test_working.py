@@ -54,7 +54,7 @@ def test_a_lease_is_renewed_while_a_function_runs_and_no_longer():
 
 
 def test_a_function_that_raises_has_another_attempt_and_then_fails_the_run():
-    bench = Bench({"train": [1]}, attempts=2)
+    bench = Bench({"train": [1]}, max_attempts=2)
 
     def raising(task):
         raise ValueError(f"bad {task.attempt}")
@@ -69,7 +69,7 @@ def test_a_function_that_raises_has_another_attempt_and_then_fails_the_run():
 
 
 def test_a_failed_run_fails_for_who_comes_later_with_the_same_traceback():
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(RunFailed) as first:
         bench.work(train=lambda task: 1 // 0)
     with pytest.raises(RunFailed) as later:
@@ -78,7 +78,7 @@ def test_a_failed_run_fails_for_who_comes_later_with_the_same_traceback():
 
 
 def test_a_result_that_is_not_json_is_a_failed_attempt():
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(RunFailed) as failed:
         bench.work(train=lambda task: {1, 2})
     assert "the return value of the function for train cannot be written as JSON" in failed.value.traceback
@@ -86,7 +86,7 @@ def test_a_result_that_is_not_json_is_a_failed_attempt():
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_who_is_interrupted_gives_the_task_back_and_the_attempt_does_not_count(kind):
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(kind):
         bench.work(train=raising(kind()))
     (entry,) = bench.store.tasks()
@@ -118,7 +118,7 @@ class InterruptedStore:
 
 
 def test_a_claim_that_was_interrupted_before_it_answered_is_given_back():
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(KeyboardInterrupt):
         bench.work(InterruptedStore(bench.store, "claim", after=True), train=lambda task: 1)
     assert [(entry.state, entry.attempts) for entry in bench.store.tasks()] == [(TaskState.QUEUED, 0)]
@@ -141,7 +141,7 @@ def test_a_failed_attempt_counts_once_although_somebody_interrupts_the_telling(a
 
 
 def test_who_is_interrupted_while_the_renewing_starts_gives_the_task_back_and_renews_no_longer():
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
 
     def renew(hold, limit):
         renewing = Bench.renew(bench, hold, limit)
@@ -170,7 +170,7 @@ def test_a_file_that_cannot_be_told_of_an_interrupt_hides_none():
 def test_a_panic_that_is_no_exception_is_a_failed_attempt():
     panic = type("Panic", (BaseException,), {})
     with pytest.raises(RunFailed, match="rust"):
-        Bench({"train": [1]}, attempts=1).work(train=raising(panic("rust")))
+        Bench({"train": [1]}, max_attempts=1).work(train=raising(panic("rust")))
 
 
 def test_who_lost_a_lease_is_told_when_the_function_returns_and_changes_nothing():
@@ -190,7 +190,7 @@ def test_who_lost_a_lease_is_told_when_the_function_returns_and_changes_nothing(
 
 @pytest.mark.parametrize("raises", [False, True])
 def test_who_lost_a_lease_in_a_run_that_failed_by_it_is_told_that_the_run_failed(raises):
-    bench = Bench({"train": [1]}, lease=10.0, attempts=1)
+    bench = Bench({"train": [1]}, lease=10.0, max_attempts=1)
 
     def slow(task):
         bench.time += 11
@@ -211,7 +211,7 @@ def test_a_result_that_a_thread_of_the_function_goes_on_changing_is_kept_as_it_w
 
 
 def test_what_a_function_raises_after_its_lease_was_lost_is_a_lost_lease():
-    bench = Bench({"train": [1]}, lease=10.0, attempts=2)
+    bench = Bench({"train": [1]}, lease=10.0, max_attempts=2)
 
     def slow(task):
         bench.time += 11
@@ -297,7 +297,7 @@ def test_a_file_that_is_locked_for_a_while_costs_no_work(name):
 
 
 def test_a_failed_attempt_is_told_to_a_file_that_was_locked():
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(RunFailed, match="division"):
         bench.work(Locked(bench.store, bench, ["fail"], 5), train=lambda task: 1 // 0)
 
@@ -364,7 +364,7 @@ class Raising:
 
 @pytest.mark.parametrize("when", ["entered", "left", "never"])
 def test_a_terminal_that_is_gone_changes_nothing_of_the_work(when):
-    bench = Bench({"train": [1, 2]}, publish_to="/models", attempts=2)
+    bench = Bench({"train": [1, 2]}, publish_to="/models", max_attempts=2)
     bench.telling = Telling(Raising(when), bench.store.progress, now=bench.now)
 
     def train(task):
@@ -414,7 +414,7 @@ def test_what_could_not_be_shown_once_is_not_shown_again():
     ids=["lines", "nothing", "group", "what steers a terminal"],
 )
 def test_a_failure_is_told_by_its_type_and_the_first_line_of_what_it_says(error, told):
-    bench = Bench({"train": [1]}, attempts=1)
+    bench = Bench({"train": [1]}, max_attempts=1)
     with pytest.raises(RunFailed):
         bench.work(train=raising(error))
     assert bench.shown.notes == [f"train 0 failed: {told}"]
