@@ -43,7 +43,7 @@ SIGNATURES = {
     "Declaration": "(item=None, result=None, examples=None, batch=None)",
     "Example": "(input, output, tolerance=None)",
     "ExportRefused": "(message='', *, format='', output='', row=None, expected=None, got=None)",
-    "Features": "(kinds, *, join=None)",
+    "Features": "(features, *, concat_into=None)",
     "Features.encode": "(table)",
     "Features.encode_rows": "(rows)",
     "Features.fit": "(table)",
@@ -86,24 +86,24 @@ SIGNATURES = {
     "count": "(name, n=1, /, **labels)",
     "current_requests": "()",
     "export.load": (
-        "(path, *, format=None, workers=1, batch=None, trust=False, digest=None, verify_rows=False, explain=False, "
-        "name=None, cpus=None, env=None)"
+        "(path, *, model_format=None, workers=1, batch=None, trust_model_code=False, model_digest=None, "
+        "verify_rows=False, explain=False, name=None, cpus=None, env=None)"
     ),
     "export.publish": "(artifact, model_dir)",
     "export.rollback": "(model_dir, to=None)",
     "export.save": (
-        "(model, path, *, features, probes, check=None, name='model', outputs=None, classes=None, "
+        "(model, path, *, features, reference_rows, validation_data=None, name='model', outputs=None, classes=None, "
         "batch=Batch(max_size=32, max_wait='auto', max_idle_gap=None, delay_when_idle=True), "
         "formats=None, tolerance=(1e-05, 1e-05), max_bytes=2147483648, inline_limit=268435456, "
         "outside=(), shard_bytes=536870912, metadata=None)"
     ),
     "external": EXTERNAL,
     "stage": STAGE,
-    "training.Run": "(folder, *, publish_to=None, lease=30.0, attempts=3, save_timeout=600.0)",
+    "training.Run": "(folder, *, publish_to=None, lease=30.0, max_attempts=3, save_timeout=600.0)",
     "training.Run.checkpoint": "(write)",
-    "training.Run.latest": "()",
+    "training.Run.latest_checkpoint": "()",
     "training.Run.plan": "(*, train=(), evaluate=(), predict=())",
-    "training.Run.results": "(kind)",
+    "training.Run.results": "(phase)",
     "training.Run.work": "(*, train=None, evaluate=None, predict=None, save=None)",
     "wsgi": "(served, options=None)",
 }

@@ -529,9 +529,9 @@ class ArtifactOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.model_format is not None and self.model_format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, got {self.model_format!r}")
+            raise ConfigError(f"model_format must be one of {', '.join(FORMATS)}, got {self.model_format!r}")
         digest = self.model_digest
         if digest is not None and not (
             isinstance(digest, str) and len(digest) == DIGEST_DIGITS and set(digest) <= set("0123456789abcdef")
         ):
-            raise ConfigError(f"digest must be {DIGEST_DIGITS} lowercase hex digits, got {digest!r}")
+            raise ConfigError(f"model_digest must be {DIGEST_DIGITS} lowercase hex digits, got {digest!r}")
