@@ -67,7 +67,7 @@ def test_status_gives_json(tmp_path, training, store):
     code, found = told(tmp_path)
     (worker,) = found.pop("workers")
     assert code == 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("at"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("taken_at"))
     assert found == {
         "folder": str(tmp_path / "run"), "run": training.id, "state": "running",
         "publish_to": str(tmp_path / "models"), "version": None, "errors": [],
@@ -126,7 +126,7 @@ def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, tr
 
 def test_a_lease_that_ran_out_is_shown_as_such(tmp_path, training, store):
     claim(store, Phase.TRAIN, lease=-1.0)
-    assert "ran out" in status(tmp_path)[1]
+    assert "expired" in status(tmp_path)[1]
     assert told(tmp_path)[1]["workers"][0]["lease_left"] < 0
 
 
