@@ -23,7 +23,7 @@ def recorded(rows: list[dict[str, Any]] = ROWS, **outputs: np.ndarray) -> Record
     """The rows, and what the model answers to them, or `outputs` in its place."""
     spec = features()
     inputs = spec.encode(rows)
-    return Recorded(spec.rows_of(rows), inputs, {"probability": model(**inputs).astype(np.float32), **outputs})
+    return Recorded(spec.to_rows(rows), inputs, {"probability": model(**inputs).astype(np.float32), **outputs})
 
 
 def finish(draft: Draft, **changes: Any) -> str:

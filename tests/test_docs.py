@@ -103,6 +103,8 @@ from tiny_artifacts import ITEM, USER, write_artifact, write_tables
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+RENAMED = DOCS / "reference" / "renamed.md"
+"""The page with names of before, which `test_renamed.py` holds to those of today."""
 SMOKE = [ROOT / "README.md", DOCS / "tutorial" / "first-service.md", DOCS / "tutorial" / "first-queue.md"]
 """The pages that somebody new does first."""
 PENSTOCK = Path(sys.executable).parent / "penstock"
@@ -471,7 +473,7 @@ def test_every_command_a_page_names_exists():
     commands = commands_of(the_parser())
 
     def objections(page: Path) -> Iterator[str]:
-        for line in code(page):
+        for line in code(page) if page != RENAMED else ():
             make = re.match(r"make ([a-z-]+)", line)
             if make is not None and make[1] not in targets:
                 yield f"`{line}` is no target of the Makefile"
@@ -529,7 +531,7 @@ def test_every_variable_and_metric_a_page_names_exists():
     metrics = set(metric_rows())
 
     def objections(page: Path) -> Iterator[str]:
-        for line in code(page):
+        for line in code(page) if page != RENAMED else ():
             if unknown := set(re.findall(r"PENSTOCK_[A-Z_]+", line)) - variables:
                 yield f"`{line}` has the variables {unknown}"
             # Behind a dollar it is a variable of nginx.

@@ -86,8 +86,8 @@ SIGNATURES = {
     "count": "(name, n=1, /, **labels)",
     "current_requests": "()",
     "export.load": (
-        "(path, *, format=None, workers=1, batch=None, trust=False, digest=None, verify_rows=False, explain=False, "
-        "name=None, cpus=None, env=None)"
+        "(path, *, model_format=None, workers=1, batch=None, trust_model_code=False, model_digest=None, "
+        "verify_rows=False, explain=False, name=None, cpus=None, env=None)"
     ),
     "export.publish": "(artifact, model_dir)",
     "export.rollback": "(model_dir, to=None)",

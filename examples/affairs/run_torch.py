@@ -46,7 +46,7 @@ def train(model: torch.nn.Module) -> None:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task."""
-    return {"model": model, "features": features, "name": "affairs", "probes": held_out[:16], "check": held_out[16:]}
+    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
 
 
 if __name__ == "__main__":

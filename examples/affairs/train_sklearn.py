@@ -25,7 +25,7 @@ def train() -> dict[str, Any]:
     ).fit(rows)
     model = make_pipeline(StandardScaler(), LogisticRegression())
     model.fit(features.encode(rows)["x"], rows["affair"].astype(int))
-    return {"model": model, "features": features, "name": "affairs", "probes": held_out[:16], "check": held_out[16:]}
+    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
 
 
 if __name__ == "__main__":

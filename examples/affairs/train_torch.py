@@ -45,7 +45,7 @@ def train() -> dict[str, Any]:
             optimizer.zero_grad()
             nn.functional.binary_cross_entropy(model(**inputs)["probability"], affair).backward()
             optimizer.step()
-    return {"model": model, "features": features, "name": "affairs", "probes": held_out[:16], "check": held_out[16:]}
+    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def accuracy(_: None) -> float:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task: it may have trained nothing."""
-    rest = {"features": features, "probes": held_out[:16], "check": held_out[16:]}
+    rest = {"features": features, "reference_rows": held_out[:16], "validation_data": held_out[16:]}
     return {"model": rows, "name": "identifiers", "outside": ["bag"], **rest}
 
 

@@ -366,8 +366,8 @@ class ExportRefused(ExportError):
     """The exported model does not give the same results as the trained model.
 
     `format` is the format of the graph that failed, `output` the name of the output, `row` the number of the worst row
-    among the probes and then the rows to check, from 0; `expected` is what the model answered, `got` what the graph
-    did, or the model itself when it was asked once more.  What is not known is "" or None.
+    among the reference rows and then the validation rows, from 0; `expected` is what the model answered, `got` what
+    the graph did, or the model itself when it was asked once more.  What is not known is "" or None.
     """
 
     def __init__(

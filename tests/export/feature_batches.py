@@ -42,16 +42,19 @@ def forms(draw, *, key=False, sized=True):
     form = draw(st.sampled_from(["key"] if key else ["id", "one_hot", "many", "counts"] if sized else ["id", "many"]))
     options = {"one_hot": form in ("one_hot", "counts"), "cross_only": form == "key"}
     if form in ("many", "counts"):
-        options |= {"many": draw(st.integers(1, 3)), "weights": draw(st.sampled_from([None, "w"]))}
+        options |= {"max_length": draw(st.integers(1, 3)), "weights": draw(st.sampled_from([None, "w"]))}
     return options
 
 
 @st.composite
 def numerics(draw, column):
-    missing = optional(st.sampled_from([f.MEAN, 0.25, -3.0]))
+    fill_value = optional(st.sampled_from([f.MEAN, 0.25, -3.0]))
     scale = draw(st.sampled_from([None, "standard", "minmax"]))
     return f.Numeric(
-        scale=scale, fill_value=draw(missing), missing_values=draw(ignored([-1, 0.5, 1e-40, math.inf])), column=column
+        scale=scale,
+        fill_value=draw(fill_value),
+        missing_values=draw(ignored([-1, 0.5, 1e-40, math.inf])),
+        column=column,
     )
 
 
@@ -65,18 +68,18 @@ def bucketized(draw, column, **form):
         options["boundaries"] = sorted(draw(cuts))
     else:
         options["quantiles"] = draw(st.integers(2, 4))
-    missing = draw(optional(st.sampled_from([f.EMPTY, f.MEAN, 0.5])))
-    return f.Bucketized(**options, fill_value=missing, missing_values=draw(ignored([-1, 9.0])), column=column)
+    fill_value = draw(optional(st.sampled_from([f.EMPTY, f.MEAN, 0.5])))
+    return f.Bucketized(**options, fill_value=fill_value, missing_values=draw(ignored([-1, 9.0])), column=column)
 
 
 @st.composite
 def hashed(draw, column, **form):
     options = draw(forms(**form))
-    missing = draw(optional(st.sampled_from([f.EMPTY, "gone", 9])))
+    fill_value = draw(optional(st.sampled_from([f.EMPTY, "gone", 9])))
     return f.Hashed(
         draw(st.integers(1, 9)),
         **options,
-        fill_value=missing,
+        fill_value=fill_value,
         missing_values=draw(ignored(["", "?", -1, 9.0])),
         column=column,
     )
@@ -93,9 +96,9 @@ def vocabularies(draw, column, **form):
     options["num_oov_indices"] = draw(st.integers(0, 2))
     if not options["num_oov_indices"]:
         options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, *(values or [])])))
-    stand_ins = [f.EMPTY, *(values or [])] + (["gone"] if options["num_oov_indices"] else [])
-    missing = draw(optional(st.sampled_from(stand_ins)))
-    return f.Vocabulary(**options, fill_value=missing, missing_values=draw(ignored(["", "?", 9])), column=column)
+    fill_values = [f.EMPTY, *(values or [])] + (["gone"] if options["num_oov_indices"] else [])
+    fill_value = draw(optional(st.sampled_from(fill_values)))
+    return f.Vocabulary(**options, fill_value=fill_value, missing_values=draw(ignored(["", "?", 9])), column=column)
 
 
 @st.composite
@@ -104,8 +107,8 @@ def id_kinds(draw, column, **form):
     options = draw(forms(**form, sized=size in (3, 10)))
     if size is not None:
         options["unknown"] = draw(optional(st.sampled_from([f.EMPTY, 1])))
-    missing = draw(optional(st.sampled_from([f.EMPTY, 2])))
-    return f.Ids(size, **options, fill_value=missing, missing_values=draw(ignored([-1, 9, 2.0])), column=column)
+    fill_value = draw(optional(st.sampled_from([f.EMPTY, 2])))
+    return f.Ids(size, **options, fill_value=fill_value, missing_values=draw(ignored([-1, 9, 2.0])), column=column)
 
 
 @st.composite
@@ -164,7 +167,7 @@ def spec_signature(spec):
     """The signature needs the kinds only, so it is there before the spec is fitted."""
     from penstock.features.tensorflow_raw import raw_specs
 
-    return raw_specs(spec.kinds)
+    return raw_specs(spec.features)
 
 
 def rows_for(signature, draw, values=None, *, least=0, longest=3):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 
 def category(value: float | None) -> str:
-    """What stands in a tensor for a category of the survey; "" is in the feature's `ignore`."""
+    """What stands in a tensor for a category of the survey; "" is in the feature's `missing_values`."""
     return "" if value is None else str(int(value))
 
 

@@ -38,7 +38,7 @@ def recorded(saved: dict[str, Any], script: str, record: Path) -> None:
 
     _, held_out = survey()
     features = saved["features"]
-    (record / "rows.json").write_text(json.dumps(features.rows_of(held_out), allow_nan=False))
+    (record / "rows.json").write_text(json.dumps(features.to_rows(held_out), allow_nan=False))
     own = record / str(os.getpid())
     own.mkdir()
     model = getattr(saved["model"], "module", saved["model"])  # DistributedDataParallel would wait for the others

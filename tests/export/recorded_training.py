@@ -41,9 +41,8 @@ ANSWERS = {"train_torch": torch_answers, "train_keras": keras_answers, "train_sk
 
 def main(trainer: str, artifact: str, record: Path) -> None:
     sys.path.insert(0, str(EXAMPLE))
-    from data import survey
-
     import penstock as ps
+    from data import survey
 
     saved: dict[str, Any] = {}
     save = ps.export.save
@@ -59,7 +58,7 @@ def main(trainer: str, artifact: str, record: Path) -> None:
     _, held_out = survey()
     features = saved["features"]
     record.mkdir()
-    (record / "rows.json").write_text(json.dumps(features.rows_of(held_out), allow_nan=False))
+    (record / "rows.json").write_text(json.dumps(features.to_rows(held_out), allow_nan=False))
     for name, array in ANSWERS[trainer](saved["model"], features.encode(held_out)).items():
         np.save(record / f"{name}.npy", array, allow_pickle=False)
 

@@ -52,7 +52,8 @@ def model(order: Order) -> dict[str, Any]:
     """A small model; the artifact tells who saved it."""
     spec = ps.Features({"age": f.Numeric(), "rate": f.Numeric()}, concat_into="x").fit(ROWS)
     fitted = LogisticRegression().fit(spec.encode(INPUTS)["x"], [row["had"] for row in ROWS])
-    return {"model": fitted, "features": spec, "name": "small", "probes": INPUTS, "metadata": {"saver": order.name}}
+    metadata = {"saver": order.name}
+    return {"model": fitted, "features": spec, "name": "small", "reference_rows": INPUTS, "metadata": metadata}
 
 
 def raising(order: Order) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class SharedRun:
 
     def start(self, name: str, *, gated: bool = False, **changes: Any) -> Worker:
         """Start a worker; one that is `gated` waits for `open_gate` before it works."""
-        options = {"lease": LEASE, "attempts": ATTEMPTS, **changes.pop("run", {})}
+        options = {"lease": LEASE, "max_attempts": ATTEMPTS, **changes.pop("run", {})}
         gate = str(self.gate) if gated else None
         worker = Worker(Order(str(self.folder), name, gate=gate, run=options, **changes))
         self.workers.append(worker)

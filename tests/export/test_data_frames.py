@@ -82,7 +82,7 @@ def test_an_array_of_each_dtype_is_read_as_its_column(dtype):
 
 @pytest.mark.parametrize("dtype", ["object", "str", "string", "category"])
 def test_categories_of_every_dtype_are_the_same(dtype):
-    features = f.Features({"a": f.Vocabulary(["x", "é", ""], missing="x"), "t": f.Text(column="a", missing="?")})
+    features = f.Features({"a": f.Vocabulary(["x", "é", ""], fill_value="x"), "t": f.Text(column="a", fill_value="?")})
     found = features.encode(pd.DataFrame({"a": pd.Series(["é", None, "", "z"], dtype=dtype)}))
     assert found["a"].tolist() == [1, 0, 2, 3]
     assert found["t"].tolist() == ["é", "?", "", "z"]

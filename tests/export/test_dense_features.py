@@ -66,7 +66,7 @@ COLUMNS = [
     fc.embedding_column(TAGS, 2, combiner="sqrtn", max_norm=0.5, trainable=False),
     fc.embedding_column(fc.bucketized_column(AGE, [25.0, 30.0]), 3),
 ]
-FEATURES = f.from_feature_columns(COLUMNS, many={"tags": 3})
+FEATURES = f.from_feature_columns(COLUMNS, max_length={"tags": 3})
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")  # of a variable, in Keras
@@ -203,7 +203,7 @@ def subclassed_with_two():
 
 def an_embedding_column():
     columns = [fc.embedding_column(TAGS, 3)]
-    features = f.from_feature_columns(columns, many={"tags": 3})
+    features = f.from_feature_columns(columns, max_length={"tags": 3})
     inputs = keras_inputs(features)
     layer = emb.DenseFeatures(columns)
     model = keras.Model(inputs, summing(3)(layer(inputs)))

@@ -217,7 +217,7 @@ def test_a_layer_over_it_gives_what_input_layer_gives_with_the_same_rows(data):
     table["w"] = [[weight for _, weight in row] for row in pairs]
     keys = {key for column in columns for key in column.parse_example_spec}
     features = f.from_feature_columns(
-        columns, integers=["k"], many={key: most for key, most in MANY.items() if key in keys}
+        columns, integers=["k"], max_length={key: most for key, most in MANY.items() if key in keys}
     )
     check_layer(columns, features, table)
 
@@ -243,7 +243,7 @@ def test_a_weight_that_is_not_positive_counts_in_a_sum_alone(combiner):
         "words": [["a", "b", "9"], ["a"], ["b"], [], ["a", "b"]],
         "w": [[2.0, -1.5, 0.0], [-1.0], [0.0], [], [0.5, 0.25]],
     }
-    check_layer(columns, f.from_feature_columns(columns, many={"words": 3}), table)
+    check_layer(columns, f.from_feature_columns(columns, max_length={"words": 3}), table)
 
 
 def test_the_inputs_are_x_and_for_each_embedding_its_ids_and_weights():
@@ -254,7 +254,7 @@ def test_the_inputs_are_x_and_for_each_embedding_its_ids_and_weights():
         fc.embedding_column(fc.categorical_column_with_hash_bucket("s", 10**6), 2),
         fc.embedding_column(cut(1), 2),
     ]
-    features = f.from_feature_columns(columns, many={"words": 2})
+    features = f.from_feature_columns(columns, max_length={"words": 2})
     assert {tensor.name: (tensor.dtype, tensor.shape) for tensor in features.inputs} == {
         "x": ("float32", (1,)),
         "a_bucketized_embedding": ("int64", ()),
@@ -270,15 +270,20 @@ def test_the_inputs_are_x_and_for_each_embedding_its_ids_and_weights():
     ]
 
 
-@pytest.mark.parametrize("many", [{"tags": 2}, {"tags": 1}])
-def test_more_values_than_many_are_refused(many):
+@pytest.mark.parametrize("max_length", [{"tags": 2}, {"tags": 1}])
+def test_more_values_than_max_length_are_refused(max_length):
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 9), 2)
-    features = f.from_feature_columns([column], many=many)
-    rows = [{"tags": ["a"] * many["tags"]}, {"tags": ["a"] * (many["tags"] + 1)}]
-    with pytest.raises(InvalidItem, match=rf"expected a list of at most {many['tags']} values, got .* `\$\[1\].tags`"):
+    features = f.from_feature_columns([column], max_length=max_length)
+    rows = [{"tags": ["a"] * max_length["tags"]}, {"tags": ["a"] * (max_length["tags"] + 1)}]
+    with pytest.raises(
+        InvalidItem, match=rf"expected a list of at most {max_length['tags']} values, got .* `\$\[1\].tags`"
+    ):
         features.encode(rows)
-    tensors = {"tags": tf.fill([1, many["tags"] + 1], "a"), "tags_length": tf.constant([many["tags"] + 1], tf.int64)}
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"tags: a list has more than {many['tags']} values"):
+    tensors = {
+        "tags": tf.fill([1, max_length["tags"] + 1], "a"),
+        "tags_length": tf.constant([max_length["tags"] + 1], tf.int64),
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"tags: a list has more than {max_length['tags']} values"):
         features.tf_encode(tensors)
 
 
@@ -403,14 +408,14 @@ def weighted():
         (identity, "'i': IdentityCategoricalColumn cannot be converted: wrap it in an indicator_column"),
         (lambda: fc.indicator_column(of_a_file()), "'s_indicator': VocabularyFileCategoricalColumn .*read the file"),
         (lambda: tf.feature_column.sequence_numeric_column("a"), "'a': SequenceNumericColumn cannot be converted"),
-        (lambda: fc.indicator_column(sequence()), "'i_indicator': SequenceCategoricalColumn .*many="),
+        (lambda: fc.indicator_column(sequence()), "'i_indicator': SequenceCategoricalColumn .*max_length="),
         (lambda: fc.numeric_column("a", normalizer_fn=abs), "'a': normalizer_fn is a function"),
         (lambda: fc.numeric_column("a", shape=(2,)), r"'a': shape must be \(1,\), got \(2,\)"),
         (lambda: cut(1, shape=(2,)), r"'a_bucketized': shape must be \(1,\)"),
         (lambda: cut(1, 1 + 1e-12), "'a_bucketized': boundaries must rise"),
         (lambda: cut(1e39), r"the boundary 1e\+39 is not a finite number as float32"),
         (lambda: crossed("s", cut(1)), "'a_bucketized_X_s_indicator': a bare name stands before a column"),
-        (lambda: crossed(words(), "t"), "crosses the place of a value in the vocabulary list of 's'"),
+        (lambda: crossed(words(), "t"), "crosses the index of a value in the vocabulary list of 's'"),
         (lambda: crossed(weighted(), "t"), "TensorFlow ignores weights in a cross, but 's_weighted_by_w' has some"),
     ],
 )
@@ -420,21 +425,21 @@ def test_what_cannot_be_equal_is_refused_by_name(make, reason):
 
 
 @pytest.mark.parametrize(
-    ("many", "reason"),
+    ("max_length", "reason"),
     [
-        ({"tag": 2}, "many= has 'tag', which is not the key of a categorical column; did you mean 'tags'"),
-        ({"a": 2}, "many= has 'a', which is not the key of a categorical column$"),
-        ({3: 2}, "many= has 3"),
-        ({"tags": 0}, "many of 'tags' must be an integer of at least 1"),
-        (20, "many must be a dict of numbers by raw key, got 20"),
+        ({"tag": 2}, "max_length= has 'tag', which is not the key of a categorical column; did you mean 'tags'"),
+        ({"a": 2}, "max_length= has 'a', which is not the key of a categorical column$"),
+        ({3: 2}, "max_length= has 3"),
+        ({"tags": 0}, "max_length of 'tags' must be an integer of at least 1"),
+        (20, "max_length must be a dict of numbers by raw key, got 20"),
         ({"s": 2}, "'s_X_t_indicator': 's' has a list in each row, but a cross takes one value of each key"),
     ],
 )
-def test_many_is_of_keys_that_may_have_lists(many, reason):
+def test_max_length_is_of_keys_that_may_have_lists(max_length, reason):
     words = [fc.categorical_column_with_hash_bucket(key, 9) for key in ("tags", "s")]
     columns = [fc.numeric_column("a"), crossed("s", "t"), *(fc.embedding_column(word, 2) for word in words)]
     with pytest.raises(ConfigError, match=reason):
-        f.from_feature_columns(columns, many=many)
+        f.from_feature_columns(columns, max_length=max_length)
 
 
 def test_a_float_is_no_key_of_a_cross():
@@ -458,7 +463,7 @@ def test_shared_embeddings_are_refused():
 
 
 def test_two_columns_of_one_name_and_what_is_no_column_are_refused():
-    with pytest.raises(ConfigError, match="two columns of the name 'a'"):
+    with pytest.raises(ConfigError, match="two columns with the name 'a'"):
         f.from_feature_columns([fc.numeric_column("a"), fc.numeric_column("a", default_value=1.0)])
     with pytest.raises(ConfigError, match=r"'a' is not a column of tf\.feature_column"):
         f.from_feature_columns(["a"])

@@ -99,7 +99,7 @@ def test_a_graph_that_can_run_code_is_opened_with_trust_and_proved_with_the_righ
 
 @pytest.mark.parametrize("kind", FORMATS)
 async def test_each_format_is_served(artifact, kind):
-    async with ps.export.load(artifact, format=kind, trust=True).configured(inline=True) as service:
+    async with ps.export.load(artifact, model_format=kind, trust_model_code=True).configured(inline=True) as service:
         answers = await service.predict_many(ROWS)
     expected = model(**features().encode(ROWS))
     assert [answer["probability"] for answer in answers] == pytest.approx(expected.tolist(), abs=1e-6)

@@ -138,9 +138,9 @@ def test_a_torch_graph_that_answers_with_its_own_buffer_gives_copies():
         (
             (TensorSpec("other", "float32", (2,)), SUM_INPUTS[1]),
             SUM_OUTPUTS,
-            r"inputs \['left', 'right'\], and its manifest",
+            r"inputs \['left', 'right'\], but its manifest",
         ),
-        (SUM_INPUTS[:1], SUM_OUTPUTS, r"manifest says \['left'\]"),
+        (SUM_INPUTS[:1], SUM_OUTPUTS, r"manifest lists \['left'\]"),
         (
             (TensorSpec("left", "float64", (2,)), SUM_INPUTS[1]),
             SUM_OUTPUTS,
@@ -161,7 +161,7 @@ def test_a_graph_that_is_not_what_the_manifest_says_is_refused(kind, inputs, out
 def test_a_torch_graph_with_arguments_by_position_is_refused():
     file = io.BytesIO()
     torch.export.save(torch.export.export(Same(), (torch.zeros(2, dtype=torch.int64),)), file)
-    with pytest.raises(ArtifactInvalid, match="takes 1 arguments by position"):
+    with pytest.raises(ArtifactInvalid, match="takes 1 positional arguments"):
         open_graph("pt2", file.getvalue(), inputs=ID_INPUTS, outputs=ID_OUTPUTS)
 
 

@@ -81,7 +81,7 @@ def stepping(rows, *given):
 def recording(save):
     def remembered():
         saved = save()
-        rows, asked = saved["model"], [*saved["probes"], *saved["check"], {UNSEEN!r}]
+        rows, asked = saved["model"], [*saved["reference_rows"], *saved["validation_data"], {UNSEEN!r}]
         rows.refresh()
         if "outside" in saved:
             saved["formats"] = ["onnx", "pt2"]

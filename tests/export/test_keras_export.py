@@ -290,14 +290,14 @@ def test_an_input_narrower_than_the_feature_is_refused_by_name(name, dtype):
     embedded = keras.layers.Embedding(4, 3)(occupation)
     model = keras.Model([x, occupation], dense(keras.layers.Concatenate()([x, embedded])))
     wanted = "int64" if name == "occupation" else "float32"
-    with pytest.raises(ConfigError, match=rf"input '{name}': the model takes {dtype}, but the feature is {wanted}"):
+    with pytest.raises(ConfigError, match=rf"input '{name}': the model takes {dtype}, but the feature is '{wanted}'"):
         keras_exporter(model, MIXED).check_inputs(MIXED.inputs)
 
 
 def test_the_float32_that_keras_takes_for_an_id_by_default_is_refused():
     user = keras.Input((1,), name="user")
     for model in (keras.Model(user, dense(user)), keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])):
-        with pytest.raises(ConfigError, match="input 'user': the model takes float32, but the feature is int64"):
+        with pytest.raises(ConfigError, match="input 'user': the model takes float32, but the feature is 'int64'"):
             keras_exporter(model, IDS).check_inputs(IDS.inputs)
 
 
@@ -307,7 +307,7 @@ def test_a_feature_space_that_hashes_int32_is_refused():
     space.adapt(tf.data.Dataset.from_tensor_slices({"user": np.arange(9)}).batch(3))
     encoded = space.get_encoded_features()
     model = keras.Model(space.get_inputs(), dense(encoded))
-    with pytest.raises(ConfigError, match="input 'user': the model takes int32, but the feature is int64"):
+    with pytest.raises(ConfigError, match="input 'user': the model takes int32, but the feature is 'int64'"):
         keras_exporter(model, IDS).check_inputs(IDS.inputs)
 
 
@@ -323,7 +323,7 @@ def test_inputs_that_do_not_fit_the_model_are_told():
 @pytest.mark.parametrize("name", ["marital status", "größe", "_id"])
 def test_names_that_a_saved_model_cannot_have_are_refused(name):
     features = ps.Features({"x": f.Numeric(column=name)})
-    with pytest.raises(ConfigError, match=f"'{name}' is not a valid counter name"):
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be the name of an input or a column of a SavedModel"):
         keras_exporter(OfTensor(), features).check_inputs(features.inputs)
 
 
@@ -341,7 +341,7 @@ import keras, penstock as ps
 from penstock import features as f
 model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 try:
-    ps.export.save(model, "/nowhere", features=ps.Features({"x": f.Numeric()}), probes=[{"x": 1.0}])
+    ps.export.save(model, "/nowhere", features=ps.Features({"x": f.Numeric()}), reference_rows=[{"x": 1.0}])
 except ps.ConfigError as error:
     print(error)
 """

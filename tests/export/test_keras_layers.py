@@ -1054,7 +1054,7 @@ def test_an_artifact_answers_as_the_model_and_refuses_an_id_alone(tmp_path):
     asked = [{"user": user, "item": SIZE - 1 - user} for user in range(SIZE)]
     expected = rows.model.predict(BOTH.encode(asked), verbose=0)
     unknown = [{"user": SIZE, "item": 0}, {"user": 0, "item": -1}]
-    with ps.export.load(tmp_path / "artifact", trust=True).configured(inline=True).blocking() as service:
+    with ps.export.load(tmp_path / "artifact", trust_model_code=True).configured(inline=True).blocking() as service:
         answers = service.predict_many([*asked, *unknown], return_exceptions=True)
     assert np.allclose([answer["output"] for answer in answers[:SIZE]], expected, rtol=1e-5, atol=1e-5)
     assert all(isinstance(answer, ps.InvalidItem) for answer in answers[SIZE:])

@@ -362,7 +362,7 @@ def test_a_column_with_an_embedding_is_outside_as_it_is_inlined(tmp_path, capsys
         column.embedding_column(column.categorical_column_with_identity("tags", 50), WIDTH, combiner="mean"),
     ]
     table_of = [{"age": place / 2, "color": f"color {place}", "tags": list(range(place % 3))} for place in range(12)]
-    features = f.from_feature_columns(columns, many={"tags": 3}).fit(table_of)
+    features = f.from_feature_columns(columns, max_length={"tags": 3}).fit(table_of)
     keras.utils.set_random_seed(1)
     with emb.placeholders():
         model = keras.Sequential([emb.DenseFeatures(columns), keras.layers.Dense(2)])

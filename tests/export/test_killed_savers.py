@@ -121,7 +121,7 @@ def test_a_save_that_hangs_is_replaced(shared):
 
 
 def test_a_save_that_raises_fails_the_run_in_every_process_also_in_those_that_come_later(shared):
-    workers = [shared.start(name, save="raising", run={"attempts": 2}) for name in ("first", "second")]
+    workers = [shared.start(name, save="raising", run={"max_attempts": 2}) for name in ("first", "second")]
     ends = [worker.end() for worker in workers]
     ends.append(shared.start("third").end())
     for end in ends:
@@ -133,7 +133,7 @@ def test_a_save_that_raises_fails_the_run_in_every_process_also_in_those_that_co
 
 
 def test_a_save_that_fails_its_proof_publishes_nothing(shared):
-    end = shared.start("first", save="unlike", run={"attempts": 1}).end()
+    end = shared.start("first", save="unlike", run={"max_attempts": 1}).end()
     assert end["error"] == "RunFailed"
     assert "ExportRefused" in end["trouble"]
     shared.models.check_unchanged()
@@ -141,7 +141,7 @@ def test_a_save_that_fails_its_proof_publishes_nothing(shared):
 
 def test_a_full_disk_leaves_the_old_version_served_and_the_run_goes_on_when_there_is_room(shared):
     served = shared.served()
-    end = shared.start("first", save="large", prepare="small_files", run={"attempts": 1}).end()
+    end = shared.start("first", save="large", prepare="small_files", run={"max_attempts": 1}).end()
     assert end["error"] == "RunFailed"
     assert "File too large" in end["trouble"]
     shared.models.check_unchanged()

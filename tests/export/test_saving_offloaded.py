@@ -175,7 +175,7 @@ def save(size, path):
     with emb.placeholders():
         model = Wide(size)
     offloaded = emb.offload(model, sys.argv[1], optimizer=emb.SGD(lr=0.1), tables={"table": emb.Table(name=path)})
-    ps.export.save(offloaded, path, features=features, probes=rows)
+    ps.export.save(offloaded, path, features=features, reference_rows=rows)
 
 save(10, "small")  # imports all that there is to import
 before = megabytes("VmRSS")
@@ -196,7 +196,7 @@ def test_a_save_takes_at_most_five_times_the_bytes_of_its_tables(store, tmp_path
 
 
 OUTSIDE = LARGE.replace(
-    "ps.export.save(offloaded, path, features=features, probes=rows)",
+    "ps.export.save(offloaded, path, features=features, reference_rows=rows)",
     """for start in range(0, size, 10_000):
         ids = np.arange(start, min(size, start + 10_000))
         offloaded.store.load(path, ids, np.ones((len(ids), 64), np.float32))
@@ -204,7 +204,7 @@ OUTSIDE = LARGE.replace(
     before = megabytes("VmRSS")
     with open("/proc/self/clear_refs", "w") as peak:
         peak.write("5")  # the peak begins anew
-    ps.export.save(offloaded, path, features=features, probes=rows, outside=["table"], shard_bytes=2**24)""",
+    ps.export.save(offloaded, path, features=features, reference_rows=rows, outside=["table"], shard_bytes=2**24)""",
 ).replace("import torch", "import numpy as np\nimport torch", 1)
 
 

@@ -431,7 +431,7 @@ def save_numbered(number: int, folder: Path) -> None:
     rows = emb.offload(model, "memory:", optimizer=emb.SGD(lr=0.1), tables={"user": table})
     run = ps.training.Run(folder / f"run-{number}", publish_to=folder / "models")
     run.plan(train=[None])
-    saved = {"model": rows, "features": SPEC, "probes": ROWS}
+    saved = {"model": rows, "features": SPEC, "reference_rows": ROWS}
     assert run.work(train=lambda _: None, save=lambda: saved) == number
 
 

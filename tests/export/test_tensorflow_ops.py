@@ -100,7 +100,7 @@ FEATURES = f.Features(
     {
         "age": f.Numeric(scale="standard", fill_value=f.MEAN),
         "id": f.Ids(),
-        "word": f.Vocabulary(["9", "é", ""], oov_buckets=2),
+        "word": f.Vocabulary(["9", "é", ""], num_oov_indices=2),
         "decade": f.Bucketized([0, 30], fill_value=f.EMPTY, one_hot=True, column="age"),
         "pair": f.Crossed(["word", "id"], 1000),
         "tags": f.Hashed(7, max_length=3, weights="w"),

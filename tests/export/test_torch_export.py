@@ -296,9 +296,9 @@ WITHOUT_ONNXSCRIPT = """
 import sys
 sys.modules["onnxscript"] = None  # as if it were not there, where it is
 import penstock as ps, torch
-features = ps.Features({"input": ps.features.Numeric(), "more": ps.features.Numeric()}, join="input")
+features = ps.Features({"input": ps.features.Numeric(), "more": ps.features.Numeric()}, concat_into="input")
 try:
-    ps.export.save(torch.nn.Linear(2, 1), sys.argv[1], features=features, probes=[{"input": 1.0, "more": 2.0}])
+    ps.export.save(torch.nn.Linear(2, 1), sys.argv[1], features=features, reference_rows=[{"input": 1.0, "more": 2.0}])
 except ps.ConfigError as error:
     print(error)
 """

@@ -57,7 +57,7 @@ class OfKeras(keras.Model):
 
 
 def save(model, tmp_path, **options):
-    return ps.export.save(model, tmp_path / "model", **{"features": FEATURES, "probes": ROWS, **options})
+    return ps.export.save(model, tmp_path / "model", **{"features": FEATURES, "reference_rows": ROWS, **options})
 
 
 def refused(model, tmp_path, **options):
@@ -82,7 +82,7 @@ def test_a_scaler_before_trees_in_float32_is_refused_with_its_worst_row(tmp_path
     """A value that is rounded to the other side of a threshold takes another branch, and the answer is far off."""
     rows, features, x, target = diabetes()
     model = make_pipeline(StandardScaler(), RandomForestRegressor(10, random_state=0)).fit(x, target)
-    error = refused(model, tmp_path, features=features, probes=rows[:5], check=rows)
+    error = refused(model, tmp_path, features=features, reference_rows=rows[:5], validation_data=rows)
     assert (error.format, error.output) == ("onnx", "output")
     assert error.row >= 5
     assert error.expected == pytest.approx(model.predict(x[error.row - 5 : error.row - 4])[0], rel=1e-6)
@@ -95,9 +95,9 @@ def test_trees_that_are_scaled_by_the_features_are_right(tmp_path):
     rows, unscaled, _, target = diabetes()
     features = ps.Features({name: f.Numeric(scale="standard") for name in unscaled.columns}, concat_into="x").fit(rows)
     model = RandomForestRegressor(10, random_state=0).fit(features.encode(rows)["x"], target)
-    report = save(model, tmp_path, features=features, probes=rows[:5], check=rows)
+    report = save(model, tmp_path, features=features, reference_rows=rows[:5], validation_data=rows)
     assert report.rows == 447
-    assert report.worst["output"] < 1e-3
+    assert report.max_difference["output"] < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def regression_that_doubles_alone():
 )
 def test_a_model_that_answers_one_row_otherwise_than_many_is_refused(tmp_path, model):
     """Each graph has the branch of many rows, for one row too, and the proof finds no difference."""
-    error = refused(model, tmp_path, probes=ROWS[1:], check=ROWS)
+    error = refused(model, tmp_path, reference_rows=ROWS[1:], validation_data=ROWS)
     assert (
         "the output of the model for a row depends on the batch: in a batch of 1 it differs from that among 7 rows"
         in str(error)
@@ -187,7 +187,7 @@ def test_a_model_that_answers_otherwise_when_it_is_asked_again_is_refused(tmp_pa
 
 @pytest.mark.parametrize("model", [Returning(lambda x: (x - 3).log()), OfKeras(lambda x: tf.math.log(x - 3))])
 def test_a_model_that_answers_nan_is_refused_with_the_row(tmp_path, model):
-    error = refused(model, tmp_path, check=ROWS)
+    error = refused(model, tmp_path, validation_data=ROWS)
     assert "the model itself returns NaN" in str(error)
     assert (error.output, error.row) == ("output", 0)
 
@@ -210,8 +210,8 @@ def test_ids_of_64_bits_are_exact_from_json_to_every_graph(tmp_path, framework, 
     if framework == "keras":
         model = keras.Sequential([keras.Input((), dtype="int64"), keras.layers.Lambda(lambda user: user + 0)])
     formats = {"torch": ("onnx", "pt2"), "keras": ("saved_model",)}[framework]
-    report = save(model, tmp_path, features=features, probes=rows, formats=formats)
-    assert set(report.worst.values()) == {0.0}
+    report = save(model, tmp_path, features=features, reference_rows=rows, formats=formats)
+    assert set(report.max_difference.values()) == {0.0}
     assert "Ids without size are not checked when they are served: user" in capsys.readouterr().err
     artifact, inputs = encoded_from_json(report.path, LARGE_IDS)
     for format_ in formats:
@@ -228,7 +228,7 @@ def test_ids_of_64_bits_are_told_apart_by_a_graph_of_scikit_learn(tmp_path):
     names = np.array([f"user {user}" for user in ids])
     model = make_pipeline(OneHotEncoder(), LogisticRegression(C=1e6)).fit(frame, names)
     assert model.predict(frame).tolist() == names.tolist()
-    report = save(model, tmp_path, features=features, probes=rows)
+    report = save(model, tmp_path, features=features, reference_rows=rows)
     artifact, inputs = encoded_from_json(report.path, ids)
     graph = open_model(artifact, "onnx")
     assert graph.run(inputs)[0].tolist() == names.tolist()

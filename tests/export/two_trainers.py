@@ -21,10 +21,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "affairs"))
 
-from data import survey
 from train_torch import Affairs
 
 import penstock as ps
+from data import survey
 from penstock import features as f
 
 

@@ -309,7 +309,7 @@ def test_what_differs_comes_back_as_it_was_found(tmp_path):
 
     changes = diff(saved("a", 3, "Add"), saved("b", 2, "Div"))
     assert dict(changes.refused) == {2: "2 is not an id of 0 to 1 at `$.id`"}
-    assert [change.what for change in changes.descriptions] == ["probes", "feature id"]
+    assert [change.what for change in changes.descriptions] == ["reference rows", "feature id"]
     (output,) = changes.outputs
     assert (output.rows, output.differing, output.largest, output.before) == (2, 2, None, output.row)
     assert not math.isfinite(output.after)

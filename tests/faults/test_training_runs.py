@@ -145,7 +145,7 @@ def test_a_worker_that_stood_still_past_its_lease_changes_nothing(tmp_path):
 
 def test_a_worker_that_is_interrupted_gives_its_task_back_at_once(tmp_path):
     body = """
-        run = make(lease=3600.0, attempts=1)
+        run = make(lease=3600.0, max_attempts=1)
         run.plan(train=["a"])
         run.work(train=lambda payload: gate("open"))
     """
@@ -168,7 +168,7 @@ def test_a_worker_that_is_interrupted_between_its_tasks_leaves_none_leased(tmp_p
         from penstock.training.run_status import read_status
 
         signal.signal(signal.SIGALRM, signal.default_int_handler)
-        run = make(lease=3600.0, attempts=1)
+        run = make(lease=3600.0, max_attempts=1)
         run.plan(train=list(range(5000)))
         def train(number):
             if not armed:
@@ -179,7 +179,7 @@ def test_a_worker_that_is_interrupted_between_its_tasks_leaves_none_leased(tmp_p
             try:
                 run.work(train=train)
             except KeyboardInterrupt:
-                say("held", read_status(run.folder).holders)
+                say("held", read_status(run.folder).workers)
     """
     with worker(tmp_path, body) as one:
         assert ended(one).count("held ()\n") == 20
@@ -218,7 +218,7 @@ def test_a_plan_whose_process_was_killed_is_no_plan_and_can_be_made_again(tmp_pa
 @pytest.mark.night
 def test_a_worker_that_stood_still_in_the_last_attempt_hears_that_the_run_has_failed(tmp_path):
     body = """
-        run = make(attempts=1)
+        run = make(max_attempts=1)
         run.plan(train=["a"])
         def train(payload):
             gate("open")
@@ -267,7 +267,7 @@ def test_a_save_that_hangs_is_replaced_and_publishes_nothing(tmp_path):
 @pytest.mark.night
 def test_a_save_that_raises_after_it_was_replaced_is_a_lost_lease(tmp_path):
     body = """
-        run = make(save_timeout=0.5, attempts=2)
+        run = make(save_timeout=0.5, max_attempts=2)
         run.plan()
         def saving():
             gate("open")
@@ -287,7 +287,7 @@ def test_a_save_that_raises_after_it_was_replaced_is_a_lost_lease(tmp_path):
 
 def test_a_save_that_raises_fails_the_run_in_every_process_and_leaves_the_old_version(tmp_path):
     body = """
-        run = make(attempts=2)
+        run = make(max_attempts=2)
         run.plan()
         def saving():
             raise ValueError("no model")
@@ -365,7 +365,8 @@ def test_a_process_that_was_forked_by_a_function_keeps_a_checkpoint(tmp_path):
             child.start()
             child.join()
             return child.exitcode
-        say("version", run.work(train=train, save=save), run.results("train"), (run.latest() / "step").read_text())
+        version = run.work(train=train, save=save)
+        say("version", version, run.results("train"), (run.latest_checkpoint() / "step").read_text())
     """
     with worker(tmp_path, body) as program:
         assert "version 1 [0] 1\n" in ended(program)
@@ -395,7 +396,7 @@ def test_a_full_disk_costs_no_task_that_is_done(tmp_path):
 def test_a_disk_that_fills_up_while_a_model_is_saved_fails_the_run_and_leaves_the_old_version(tmp_path):
     body = """
         import resource
-        run = make(attempts=2)
+        run = make(max_attempts=2)
         run.plan()
         def full():
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
@@ -430,7 +431,7 @@ def test_a_terminal_that_is_closed_ends_no_work(tmp_path):
         window, terminal = pty.openpty()
         os.dup2(terminal, 2)
         os.environ["TERM"] = "xterm"
-        run = make(attempts=2)
+        run = make(max_attempts=2)
         run.plan(train=[0, 1, 2])
         tried = []
         def train(payload):
@@ -457,7 +458,7 @@ def test_a_terminal_that_is_closed_ends_no_work(tmp_path):
 
 def test_a_run_that_failed_goes_on_after_a_retry_and_keeps_what_was_done(tmp_path):
     body = """
-        run = make(attempts=1)
+        run = make(max_attempts=1)
         run.plan(train=["a", "b"])
         def train(payload):
             if payload == "b" and not Path("fixed").exists():

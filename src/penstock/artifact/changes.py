@@ -1,4 +1,4 @@
-"""What differs between two artifacts: what they say of themselves, and how one answers the probes of the other."""
+"""Differences of two artifacts: of what they say of themselves, and of answers to the first one's reference rows."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class OutputChange(msgspec.Struct, frozen=True):
     largest: float | None
     """The greatest difference of numbers; None where what differs are no finite numbers."""
     row: int | None
-    """The probe that differs most."""
+    """The reference row that differs most."""
     before: Any = None
     after: Any = None
-    """The two answers to that probe, where they differ most."""
+    """The two answers to that reference row, where they differ most."""
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -53,22 +53,22 @@ class Changes(msgspec.Struct, frozen=True):
     descriptions: Sequence[DescriptionChange]
     """What they say of themselves, where it is not the same."""
     refused: Mapping[int, str]
-    """The probes that the second one's features refuse, and why."""
+    """The reference rows that the second one's features refuse, and why."""
     outputs: Sequence[OutputChange]
     missing: Sequence[str]
     """Outputs of the first that the second does not have, or has in another shape or of another kind."""
 
     @property
     def same_answers(self) -> bool:
-        """Whether the second answers every probe of the first as its model did, within the tolerance."""
+        """Whether the second answers every reference row of the first as its model did, within the tolerance."""
         return not self.refused and not self.missing and not any(output.differing for output in self.outputs)
 
 
 def find_changes(first: Artifact, second: Artifact, model: ServedModel) -> Changes:
-    """Replay the probes of `first` through `second`, whose model is open, and list what differs.
+    """Replay the reference rows of `first` through `second`, whose model is open, and list what differs.
 
     Raises:
-        ArtifactInvalid: the probes of `first` are not what its manifest says.
+        ArtifactInvalid: the reference rows of `first` are not what its manifest says.
         ExportRefused: the graph cannot answer them at all.
     """
     recorded = first.probes()
@@ -133,7 +133,7 @@ def _described(artifact: Artifact) -> dict[str, str]:
         "classes": manifest.classes,
         "batch": manifest.batch,
         "tolerance": manifest.tolerance,
-        "probes": manifest.reference_rows.rows,
+        "reference rows": manifest.reference_rows.rows,
         "metadata": manifest.metadata,
     }
     told |= {f"library {name}": version for name, version in manifest.libraries.items()}

@@ -18,7 +18,7 @@ def diff(
     trust: bool = False,
     digest: str | None = None,
 ) -> Changes:
-    """What differs between the artifacts, and how the second answers the probes of the first.
+    """What differs between the artifacts, and how the second answers the reference rows of the first.
 
     Args:
         before: an artifact; nothing of it is run.
@@ -28,7 +28,7 @@ def diff(
         digest: the digest that is expected of `after`, which is trust too.
 
     Raises:
-        ExportRefused: the graph cannot answer the probes at all, or the process did not end as it should.
+        ExportRefused: the graph cannot answer the reference rows at all, or the process did not end as it should.
         ArtifactInvalid: a folder is no artifact, or not as it was saved.
         ConfigError: the graph can run code and is not trusted, its library is not installed, or an option is wrong.
     """

@@ -24,6 +24,7 @@ from penstock.artifact.manifest import (
     DIGEST,
     FEATURES,
     MANIFEST,
+    SCHEMA,
     BatchEntry,
     FileEntry,
     GraphEntry,
@@ -32,7 +33,7 @@ from penstock.artifact.manifest import (
     TableEntry,
 )
 from penstock.artifact.manifest_json import manifest_to_json
-from penstock.artifact.probes import PROBES, write_recorded
+from penstock.artifact.probes import write_recorded
 from penstock.artifact.recorded import Recorded
 from penstock.errors import ConfigError
 from penstock.hosting.synced_files import sync_folder, write_synced
@@ -84,14 +85,15 @@ class Draft:
             OSError: there is no room, or a file cannot be written.
         """
         (self.folder / FEATURES).write_text(features.to_json(), encoding="utf-8")
-        write_recorded(self.folder / PROBES, probes)
+        entry = ReferenceEntry(rows=len(probes.rows))
+        write_recorded(self.folder / entry.path, probes)
         manifest = Manifest(
-            schema=2 if tables else 1,
+            schema=SCHEMA,
             name=self.name,
             files=_sync_and_list(self.folder),
             graphs=tuple(graphs),
             batch=batch,
-            reference_rows=ReferenceEntry(rows=len(probes.rows)),
+            reference_rows=entry,
             tolerance=tolerance,
             classes=None if classes is None else tuple(classes),
             libraries=dict(libraries),

@@ -11,8 +11,13 @@ from penstock.embeddings.shards import Shard, ShardedTable
 from penstock.embeddings.training_store import TableShape
 from penstock.features.tensors import TensorSpec
 
-SCHEMAS: Final = (1, 2)
-"""The first has no tables; the second has one or more that lie outside of the graph."""
+SCHEMA: Final = 3
+"""The schema that is written."""
+SCHEMAS: Final = (1, 2, SCHEMA)
+"""Schema 1 has no tables, schema 2 has at least one outside of the graph, schema 3 has either.  The first two have
+other words for `reference_rows`, `max_idle_gap` and `delay_when_idle`."""
+OLD_REFERENCE_ROWS: Final = "probes"
+"""The key of the reference rows in schemas 1 and 2, and their folder."""
 MANIFEST: Final = "manifest.json"
 DIGEST: Final = "DIGEST"
 """The file with the sha256 of the manifest: the digest of the artifact."""
@@ -96,13 +101,13 @@ class ReferenceEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rows that ship in the artifact, and what the model answered to them."""
 
     rows: int
-    path: str = "probes"
+    path: str = "reference_rows"
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that `manifest.json` says; the last field is for later."""
 
-    schema: Literal[1, 2]
+    schema: Literal[1, 2, 3]
     name: str
     files: dict[str, FileEntry]
     graphs: tuple[GraphEntry, ...]

@@ -4,6 +4,7 @@ Contract
 --------
 * `manifest_to_json` writes one manifest in one way: keys in order, two spaces, a newline at the end.
 * What `manifest_to_json` returns, `manifest_from_json` reads; what cannot be read is never written.
+* Only the newest schema is written.  Earlier ones are read.
 * `manifest_from_json` trusts nothing: a field, a value or a schema that is not known, a key that is there twice, text
   that is not Unicode, a name that no service can have, or a path that could lead out of the artifact is an
   `ArtifactInvalid`.
@@ -14,9 +15,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +25,8 @@ from penstock.artifact.manifest import (
     DIGEST,
     FEATURES,
     MANIFEST,
+    OLD_REFERENCE_ROWS,
+    SCHEMA,
     SCHEMAS,
     BatchEntry,
     GraphEntry,
@@ -62,6 +65,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     Raises:
         ConfigError: something in it cannot be written so that it is read as it was, as a number that is not finite.
     """
+    assert manifest.schema == SCHEMA, "the words of earlier schemas are read alone"
     try:
         text = json.dumps(msgspec.to_builtins(manifest), sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
         content = f"{text}\n".encode()
@@ -81,8 +85,34 @@ def manifest_from_json(content: bytes) -> Manifest:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
     """
     return read_strictly(
-        content, Manifest, file=MANIFEST, schemas=SCHEMAS, remedy="save the model again", check=_check_manifest
+        content,
+        Manifest,
+        file=MANIFEST,
+        schemas=SCHEMAS,
+        remedy="save the model again",
+        upgrade=_upgraded,
+        check=_check_manifest,
     )
+
+
+def _upgraded(found: dict[str, Any]) -> dict[str, Any]:
+    """A manifest of an earlier schema in the words of today.  The check finds a part that has another form."""
+    schema = found.get("schema")
+    if type(schema) is not int or schema == SCHEMA:
+        return found
+    found = _renamed(found, {OLD_REFERENCE_ROWS: "reference_rows"})
+    if isinstance(found.get("batch"), dict):
+        found["batch"] = _renamed(found["batch"], {"max_gap": "max_idle_gap", "hold_after_idle": "delay_when_idle"})
+    if isinstance(found.get("reference_rows"), dict):
+        found["reference_rows"] = {"path": OLD_REFERENCE_ROWS, **found["reference_rows"]}
+    return found
+
+
+def _renamed(found: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    for old, new in names.items():
+        if new in found:
+            raise _Wrong(f"it has {new!r}, which is {old!r} in its schema")
+    return {names.get(key, key): value for key, value in found.items()}
 
 
 def batch_from_entry(entry: BatchEntry) -> Batch:
@@ -118,9 +148,9 @@ def _check_manifest(manifest: Manifest) -> None:
     _check_graphs(manifest)
     _check_tables(manifest)
     if manifest.reference_rows.rows < 1:
-        raise _Wrong(f"probes.rows is {manifest.reference_rows.rows}, but must be at least 1")
+        raise _Wrong(f"reference_rows.rows is {manifest.reference_rows.rows}, but must be at least 1")
     if not any(path.startswith(f"{manifest.reference_rows.path}/") for path in manifest.files):
-        raise _Wrong(f"no file is below the path of the probes, {manifest.reference_rows.path!r}")
+        raise _Wrong(f"no file is below the path of the reference rows, {manifest.reference_rows.path!r}")
     if not all(math.isfinite(bound) and bound >= 0 for bound in manifest.tolerance):
         raise _Wrong(f"tolerance is {manifest.tolerance}, but both numbers must be finite and at least 0")
     datetime.fromisoformat(manifest.created)
@@ -199,7 +229,7 @@ def _check_graph(graph: GraphEntry, files: Iterable[str]) -> None:
 
 def _check_tables(manifest: Manifest) -> None:
     outside = manifest.outside
-    if manifest.schema != (2 if outside else 1) or bool(manifest.tables) != bool(outside):
+    if manifest.schema not in (SCHEMA, 2 if outside else 1) or bool(manifest.tables) != bool(outside):
         raise _Wrong(f"it is of schema {manifest.schema}, and has {len(outside)} tables outside of the graph")
     if not outside:
         return

@@ -123,7 +123,7 @@ class Artifact:
         )
 
     def probe_rows(self) -> list[dict[str, Any]]:
-        """The raw rows of the probes alone.
+        """The reference rows alone, raw.
 
         Raises:
             ArtifactInvalid: there are none that can be read.

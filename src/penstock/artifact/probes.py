@@ -25,7 +25,6 @@ from penstock.errors import ArtifactInvalid
 from penstock.features.tensors import TensorSpec
 from penstock.hosting.file_names import file_stem
 
-PROBES: Final = "probes"
 ROWS: Final = "rows.json"
 IDS: Final = "ids"
 """The folder with the ids of each lookup."""

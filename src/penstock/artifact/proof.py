@@ -23,7 +23,7 @@ class Proof:
     """What a proof that succeeded has seen."""
 
     rows: int
-    """How many rows were replayed through each graph: the probes, and the rows to check."""
+    """How many rows were replayed through each graph: the reference rows, and the validation rows."""
     worst: Mapping[str, float]
     """For each output the greatest difference to what the model answered, of all graphs; 0.0 where all is equal."""
 
@@ -38,7 +38,7 @@ def prove(
     digest: str | None = None,
     threads: int | None = None,
 ) -> Proof:
-    """Replay the probes of the artifact at `folder`, and the rows of `check`, through each of its graphs.
+    """Replay the reference rows of the artifact at `folder`, and the rows of `check`, through each of its graphs.
 
     Args:
         folder: the artifact, or the folder of a draft that is finished.

@@ -10,7 +10,7 @@ import msgspec
 from penstock.artifact.changes import Changes
 
 CHECK: Final = "check"
-"""The folder with the rows to check, in the file that the order names."""
+"""The folder with the validation rows, in the file that the order names."""
 MADE: Final = "made"
 """The folder with rows that were made and that the model answered."""
 FAR: Final = "far"
@@ -125,5 +125,6 @@ def message_from_line(line: bytes) -> Message:
     Raises:
         ValueError: it says nothing that is known here.
     """
-    message: Message = msgspec.convert(json.loads(line), Message, str_keys=True)  # as JSON has the numbers of probes
+    # The numbers of reference rows are keys, and those of JSON are strings.
+    message: Message = msgspec.convert(json.loads(line), Message, str_keys=True)
     return message

@@ -115,7 +115,7 @@ def _prove(order: ProofOrder, tell: Callable[[Message], object]) -> Proved:
 
 
 def _more_rows(artifact: Artifact, check: CheckRows) -> tuple[Recorded | None, MadeRows]:
-    """The rows to check, and those that were made."""
+    """The validation rows, and those that were made."""
     manifest = artifact.manifest
     kinds: dict[str, Any] = {
         "inputs": artifact.features.inputs,

@@ -30,8 +30,8 @@ from penstock.features.values import LARGEST_WHOLE_FLOAT
 
 WHAT_TO_SET: Final = (
     "have the model answer such a row, as handle_unknown='ignore' does in an encoder, and MinMaxScaler(clip=True) "
-    "before a step that makes a number too large, or the features refuse it, as Vocabulary with num_oov_indices=0 and Ids "
-    "with size= do"
+    "before a step that makes a number too large, or the features refuse it, as Vocabulary with num_oov_indices=0 and "
+    "Ids with size= do"
 )
 MOST_SHOWN: Final = 10
 """Ids that a message shows."""

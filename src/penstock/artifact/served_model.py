@@ -1,6 +1,6 @@
 """A trained model as it answers rows: its features, its graphs and its rows of embeddings, behind one call.
 
-Serving, the replay of the probes and the comparison of two versions all ask it.
+Serving, the replay of the reference rows and the comparison of two versions all ask it.
 """
 
 from __future__ import annotations

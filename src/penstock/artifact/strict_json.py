@@ -26,7 +26,14 @@ LONGEST_FAULT: Final = 1000
 
 
 def read_strictly(
-    content: bytes, kind: type[T], *, file: str, schemas: Collection[int], remedy: str, check: Callable[[T], None]
+    content: bytes,
+    kind: type[T],
+    *,
+    file: str,
+    schemas: Collection[int],
+    remedy: str,
+    check: Callable[[T], None],
+    upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda found: found,
 ) -> T:
     """What a file says that holds one object.
 
@@ -37,6 +44,7 @@ def read_strictly(
         schemas: those that this Penstock reads, in order.
         remedy: what else can be done about another schema than to use another version.
         check: raises a ValueError where the file says what cannot be.
+        upgrade: returns an object of an earlier schema as one of the newest; it may raise a ValueError.
 
     Raises:
         ArtifactInvalid: it says something that is not known here, or that cannot be.
@@ -45,7 +53,7 @@ def read_strictly(
         found = _read_json(content)
         _refuse_other_schema(found, schemas, remedy)
         fill_type_cache(kind)
-        read = msgspec.convert(found, kind)
+        read = msgspec.convert(upgrade(found), kind)
         check(read)
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, and msgspec's errors are ValueErrors
         # What it says may repeat a name or a value that somebody else chose.
@@ -65,9 +73,10 @@ def _refuse_other_schema(found: Any, known: Collection[int], remedy: str) -> Non
         raise ValueError("it must be an object")  # noqa: TRY004  # it is about what a file says
     schema = found.get("schema")
     if isinstance(schema, int) and not isinstance(schema, bool) and schema not in known:
+        *others, last = map(str, known)
+        readable = f"{', '.join(others)} and {last}" if others else last
         raise ValueError(
-            f"it has schema {schema}, but this Penstock reads only schema "
-            f"{' and '.join(map(str, known))}: use the version that wrote "
+            f"it has schema {schema}, but this Penstock reads only schema {readable}: use the version that wrote "
             f"it{' or a newer one' if schema > max(known) else ''}, or {remedy}"
         )
 

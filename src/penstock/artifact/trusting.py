@@ -23,6 +23,6 @@ def check_trust(format: str, *, trusted: bool) -> None:  # noqa: A002  # the wor
     if format in RUNS_CODE and not trusted:
         raise ConfigError(
             f"a graph of the format {format!r} can run code when it is opened. Pass the digest of the "
-            "artifact with --model-digest HEX (digest= in Python) if you know it, or use --trust-model-code "
-            "(trust=True) if you trust everyone with write access to that directory"
+            "artifact with --model-digest HEX (model_digest= in Python) if you know it, or use --trust-model-code "
+            "(trust_model_code=True) if you trust everyone with write access to that directory"
         )

@@ -48,11 +48,11 @@ def add_model_commands(commands: Any) -> None:
     exporting.set_defaults(run=_export)
     inspecting = _add(own, "inspect", _inspect, "show the content of an artifact; no code of it is run")
     inspecting.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
-    verifying = _add(own, "verify", _verify, "check every file, and replay the probes through each graph")
+    verifying = _add(own, "verify", _verify, "check every file, and replay the reference rows through each graph")
     verifying.add_argument("path", metavar="DIR", help=WHAT_IS_LOOKED_AT)
     replayed = f"graph to replay: {', '.join(FORMATS)} (default: every graph, which needs the library of each)"
     add_flags(verifying, ArtifactOptions, "artifact", leave_out=SERVED_ALONE, helps={"model_format": replayed})
-    differing = _add(own, "diff", _diff, "compare two artifacts, and replay the probes of A through B")
+    differing = _add(own, "diff", _diff, "compare two artifacts, and replay the reference rows of A through B")
     differing.add_argument("before", metavar="A", help=f"{WHAT_IS_LOOKED_AT}; no code of it is run")
     differing.add_argument("path", metavar="B", help="another one")
     add_flags(differing, ArtifactOptions, "artifact B", leave_out=SERVED_ALONE)

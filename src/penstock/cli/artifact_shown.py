@@ -42,7 +42,7 @@ def show_artifact(artifact: Artifact, *, as_json: bool) -> None:
             ("created", manifest.created),
             ("git", manifest.git or "not in a repository"),
             ("size", f"{size:,} bytes in {len(manifest.files)} files"),
-            ("probes", f"{manifest.reference_rows.rows} rows, included in the artifact"),
+            ("reference rows", f"{manifest.reference_rows.rows} rows, included in the artifact"),
             ("tolerance", f"{manifest.tolerance[0]:g} + {manifest.tolerance[1]:g} x |answer|"),
             ("batch", ", ".join(f"{name} {getattr(batch, name)}" for name in batch.__struct_fields__)),
             ("classes", "none" if manifest.classes is None else ", ".join(map(str, manifest.classes))),
@@ -133,7 +133,7 @@ def show_rows(artifact: Artifact, table: TableEntry, ids: Sequence[int], fetched
 def show_proof(path: str | os.PathLike[str], proof: Proof, *, hidden_from: Sequence[str] = (), as_json: bool) -> None:
     """Show what a proof has seen; `hidden_from` are those who can read the artifact's folder, and not the artifact."""
     if as_json:
-        told = {"path": readable_path(path), "rows": proof.rows, "worst": dict(proof.worst)}
+        told = {"path": readable_path(path), "rows": proof.rows, "max_difference": dict(proof.worst)}
         print_json({**told, "hidden_from": list(hidden_from)})
         return
     if hidden_from:
@@ -146,9 +146,8 @@ def show_report(report: ExportReport, *, as_json: bool) -> None:
     """What `save` reports."""
     done = f"{readable_path(report.path)}: saved"
     if as_json:
-        worst = dict(report.max_difference)
-        told = {"path": readable_path(report.path), "digest": report.digest, "rows": report.rows, "worst": worst}
-        print_json(told, done=done)
+        told = {"path": readable_path(report.path), "digest": report.digest, "rows": report.rows}
+        print_json({**told, "max_difference": dict(report.max_difference)}, done=done)
         return
     _show_worst(f"{done}; {report.rows} rows were replayed", report.max_difference, done=done)
     # In no table, which could break it on a narrow terminal.
@@ -173,14 +172,14 @@ def show_changes(changes: Changes, *, as_json: bool) -> None:
             output.name,
             f"{output.differing} of {output.rows}",
             "" if output.largest is None else f"{output.largest:.3g}",
-            "" if output.row is None else f"probe {output.row}: {output.before} became {output.after}",
+            "" if output.row is None else f"row {output.row}: {output.before} became {output.after}",
         )
         for output in changes.outputs
     ]
     rows += [(name, "not in B, or of another shape or kind", "", "") for name in changes.missing]
     if rows:
-        print_table("answers of B to the probes of A", ("output", "differ", "most", "worst"), rows)
-    refused = [(f"probe {row}", reason) for row, reason in changes.refused.items()]
+        print_table("answers of B to the reference rows of A", ("output", "differ", "most", "worst"), rows)
+    refused = [(f"row {row}", reason) for row, reason in changes.refused.items()]
     if refused:
         print_table("rejected by B", ("", "why"), refused)
     words = "B answers like A" if changes.same_answers else "B answers differently from A"

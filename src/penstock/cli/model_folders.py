@@ -72,9 +72,9 @@ def load_folder(text: str, options: ArtifactOptions) -> Service:
 
     return load(
         text,
-        format=options.model_format,
-        trust=options.trust_model_code,
-        digest=options.model_digest,
+        model_format=options.model_format,
+        trust_model_code=options.trust_model_code,
+        model_digest=options.model_digest,
         verify_rows=options.verify_rows,
         explain=options.explain,
     )

@@ -29,7 +29,7 @@ def add_training_command(commands: Any) -> None:
         description="Show the state of a training run, and retry a failed one.",
     )
     own = parser.add_subparsers(required=True, metavar="COMMAND")
-    status = _add(own, "status", _status, "show the tasks of a run, their holders, and the failed attempts")
+    status = _add(own, "status", _status, "show the tasks of a run, its workers, and the failed attempts")
     status.add_argument("--json", action="store_true", help="print a JSON object instead of tables")
     status.add_argument(
         "--watch", action="store_true", help="repeat once a second, until the run is done or has failed"

@@ -101,7 +101,7 @@ def _grids(status: RunStatus) -> list[tuple[Sequence[str], list[Row]]]:
         kinds = [[str(cell) for cell in msgspec.structs.astuple(kind)] for kind in status.phases]
         grids.append((PhaseStatus.__struct_fields__, list(kinds)))
     if status.workers:
-        grids.append((("task", "pid", "host", "attempt", "held", "lease"), list(map(_holder_row, status.workers))))
+        grids.append((("task", "pid", "host", "attempt", "running", "lease"), list(map(_holder_row, status.workers))))
     return grids
 
 

@@ -21,11 +21,11 @@ from penstock.service import Service
 def load(
     path: str | os.PathLike[str],
     *,
-    format: str | None = None,  # noqa: A002  # the word users know
+    model_format: str | None = None,
     workers: int = 1,
     batch: Batch | None = None,
-    trust: bool = False,
-    digest: str | None = None,
+    trust_model_code: bool = False,
+    model_digest: str | None = None,
     verify_rows: bool = False,
     explain: bool = False,
     name: str | None = None,
@@ -39,11 +39,11 @@ def load(
 
     Args:
         path: the artifact; or a model directory, whose current version is served as long as this service lives.
-        format: the graph to run, "onnx", "pt2" or "saved_model"; None: the artifact's first.
+        model_format: the graph to run, "onnx", "pt2" or "saved_model"; None: the artifact's first.
         workers: how many processes run it.
         batch: the batch policy; None: the one that it was saved with.
-        trust: whether to open what can run code, pt2 and saved_model.
-        digest: the digest that the artifact must have, 64 hex digits; one that matches is trust as well.
+        trust_model_code: whether to open what can run code, pt2 and saved_model.
+        model_digest: the digest that the artifact must have, 64 hex digits; one that matches is trust as well.
         verify_rows: whether every byte of the rows of tables outside is checked too, here or, where files were written
             in the last seconds, by each worker.
         explain: whether each answer tells, as `_missing`, how many of its ids tables outside do not have, by table;
@@ -58,7 +58,11 @@ def load(
             and is not trusted, its library is not installed, or an output has the name that `explain` needs.
     """
     options = ArtifactOptions(
-        model_format=format, trust_model_code=trust, model_digest=digest, verify_rows=verify_rows, explain=explain
+        model_format=model_format,
+        trust_model_code=trust_model_code,
+        model_digest=model_digest,
+        verify_rows=verify_rows,
+        explain=explain,
     )
     found, artifact = open_found(
         path,

@@ -6,8 +6,8 @@ alone; the others go on.  An id outside of its table, of which nobody knows the 
 run again in halves, and the item that is left alone with it is told.
 
 A graph may also raise, as at a category or an id that its table does not have, and then says nothing of rows.  The
-batch is run again in halves then.  Where a row is left alone, each of its values is put into a probe: the graph answers
-every probe, so a value with which it fails there is the caller's fault.
+batch is run again in halves then.  Where a row is left alone, each of its values is put into a reference row: the
+graph answers every reference row, so a value with which it fails there is the caller's fault.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from penstock.worker.stage import Stage
 MOST_THREADS = 1024
 """More are taken for a slip: a runtime would start them all."""
 EXAMPLES = 3
-"""How many of the probes warm a worker up, and stand in the OpenAPI document."""
+"""How many of the reference rows warm a worker up, and stand in the OpenAPI document."""
 MOST_TRIED = 64
-"""How many values of a row at which the graph raised are tried in a probe: each is a run of the graph."""
+"""How many values of a row at which the graph raised are tried in a reference row: each is a run of the graph."""
 
 
 class CountedRows:
@@ -77,7 +77,7 @@ class ArtifactStage(Stage):
 
     @classmethod
     def declare(cls, *, path: str, digest: str, format: str, explain: bool = False, **_: Any) -> Declaration:  # noqa: A002
-        """The types by the features and the outputs of the graph, the first probes, the policy it was saved with."""
+        """Types by the features and the outputs of the graph; the first reference rows; its batch policy."""
         described = open_artifact(path, digest=digest, check_files=False)
         manifest = described.manifest
         return Declaration(

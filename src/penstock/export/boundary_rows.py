@@ -1,6 +1,7 @@
 """Rows on each boundary of `Bucketized` features, and a step beside it: where two encoders differ first.
 
-They are made of the probes, so all else in them is what the model knows, and they are compared like rows to check.
+They are made of the reference rows, so all else in them is what the model knows.  They are compared like validation
+rows.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class KerasExporter(WholeModel):
         if "Sequential" in _own_kinds(self._model) and len(inputs) > 1 and not _takes_dict(self._model):
             raise ConfigError(
                 "a Sequential model has one input, but the features have "
-                f"{', '.join(tensor.name for tensor in inputs)}: join them with Features(..., join='x')"
+                f"{', '.join(tensor.name for tensor in inputs)}: join them with Features(..., concat_into='x')"
             )
         declared = _declared_inputs(self._model)
         if declared is None:

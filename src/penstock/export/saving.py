@@ -56,7 +56,7 @@ LARGEST_TABLE: Final = 2**28
 SHARD_BYTES: Final = 2**29
 """The default of `shard_bytes`."""
 ROWS_APART: Final = 12
-"""How many of the probes, and of the rows to check, the model itself is asked about in small batches: 16 calls."""
+"""How many reference rows, and how many validation rows, the model itself is asked about in small batches: 16 calls."""
 ENOUGH_ROWS: Final = 300
 """Rows that leave a doubt no longer: a fault in one row of a hundred is missed by as many once in twenty times."""
 
@@ -70,7 +70,7 @@ class ExportReport:
     digest: str
     """The sha256 of its manifest, which tells it from every other."""
     rows: int
-    """How many rows were replayed: the probes, the rows to check, and those made of the probes."""
+    """How many rows were replayed: the reference rows, the validation rows, and those made of the reference rows."""
     max_difference: Mapping[str, float]
     """For each output, the greatest difference between the model's answer and a graph's."""
 
@@ -160,7 +160,8 @@ def save_for_run(path: str | os.PathLike[str], run: str, arguments: Mapping[str,
     bound.apply_defaults()
     given = dict(bound.arguments)
     target = check_free_path(given.pop("path"))
-    model, features, tables = given.pop("model"), given.pop("features"), (given.pop("probes"), given.pop("check"))
+    model, features = given.pop("model"), given.pop("features")
+    tables = given.pop("reference_rows"), given.pop("validation_data")
     given["metadata"] = {} if given["metadata"] is None else given["metadata"]
     return _save(model, target, features, tables, SaveOptions(**given, run=run))
 
@@ -189,7 +190,7 @@ def save_exported(
         exporter: the model.
         target: where the artifact is to be.
         features: the fitted spec.
-        tables: the probes, and the rows to check or None.
+        tables: the reference rows, and the validation rows or None.
         options: the rest.
         progress: hears of every step.
     """
@@ -247,22 +248,22 @@ class _Asked:
     probes: Recorded
     check: Recorded | None
     derived: Sequence[Recorded]
-    """Rows that were made of the probes, in parts."""
+    """Rows that were made of the reference rows, in parts."""
     outputs: tuple[TensorSpec, ...]
     classes: Sequence[Any] | None
 
 
 def _ask(exporter: ModelExporter, features: Features, tables: tuple[Any, Any], options: SaveOptions) -> _Asked:
-    """Ask the model about the probes, and about the rows to check.
+    """Ask the model about the reference rows, and about the validation rows.
 
     Raises:
         ConfigError: a row, `outputs=` or `classes=` does not fit, or the model cannot be asked.
         ExportRefused: it answers NaN.
     """
-    probes = _encode(features, tables[0], "probes")
+    probes = _encode(features, tables[0], "reference_rows")
     if probes is None:
-        raise ConfigError("probes has no rows: the artifact is verified with the rows that it ships")
-    check = _encode(features, tables[1], "check") if tables[1] is not None else None
+        raise ConfigError("reference_rows has no rows: the artifact is verified with the rows that it ships")
+    check = _encode(features, tables[1], "validation_data") if tables[1] is not None else None
     answer = exporter.answer(probes.inputs)
     names = name_outputs(answer, options.outputs)
     outputs = describe_outputs(names, answer.arrays, len(probes.rows))
@@ -283,7 +284,7 @@ def _ask_derived(
     """Ask the model about tables of rows that nobody gave; those to which it has no answer are left out."""
     found = []
     for table in tables:
-        asked = _encode(features, table, "a row made of probes")
+        asked = _encode(features, table, "a row made of reference rows")
         if asked is None:
             continue
         found.append(_answered(exporter, asked, outputs))
@@ -291,7 +292,7 @@ def _ask_derived(
 
 
 def ask_made(exporter: ModelExporter, features: Features, asked: _Asked) -> MadeRows:
-    """Ask the model about rows that are made of the probes and of those to check: which it answers, which it refuses.
+    """Ask the model about rows that are made of the given ones: which it answers, and which it rejects.
 
     Rows that the features refuse are left out, for they come to no graph.
     """
@@ -392,14 +393,15 @@ def _same_shape(answer: ModelAnswer, tensors: Sequence[TensorSpec]) -> ModelAnsw
     """An answer to other rows; ConfigError where its outputs are not of the shapes and dtypes that they were of."""
     if len(answer.arrays) != len(tensors):
         raise ConfigError(
-            f"the model returns {len(tensors)} outputs for the probes, but {len(answer.arrays)} for check"
+            f"the model returns {len(tensors)} outputs for the reference rows, "
+            f"but {len(answer.arrays)} for validation_data"
         )
     for tensor, array in zip(tensors, answer.arrays, strict=True):
         (found,) = describe_outputs([tensor.name], [array], len(array) if array.ndim else 0)
         if found != tensor:
             raise ConfigError(
-                f"output {tensor.name!r} is {tensor.dtype}{list(tensor.shape)} a row for the probes, but "
-                f"{found.dtype}{list(found.shape)} for check: a graph has one shape"
+                f"output {tensor.name!r} is {tensor.dtype}{list(tensor.shape)} a row for the reference rows, "
+                f"but {found.dtype}{list(found.shape)} for validation_data: a graph has one shape"
             )
     return answer
 
@@ -424,7 +426,9 @@ def agreed_classes(
 
 
 def _tell_what_ships(features: Features, probes: Recorded, progress: Progress) -> None:
-    progress.note(f"{len(probes.rows)} probe rows are stored in the artifact: everyone with access to it can read them")
+    progress.note(
+        f"{len(probes.rows)} reference rows are stored in the artifact: everyone with access to it can read them"
+    )
     free = [name for name, kind in features.features.items() if isinstance(kind, Ids) and kind.size is None]
     if free and not probes.ids:  # ids that are looked up outside of the graph are checked there
         progress.note(
@@ -438,12 +442,12 @@ def _tell_what_is_unseen(doubt: str, asked: _Asked, progress: Progress) -> None:
     if doubt and rows < ENOUGH_ROWS:
         progress.note(
             f"{rows} rows are compared, which is few for this model: {doubt}; pass all held-out rows as "
-            f"check, at least {ENOUGH_ROWS}"
+            f"validation_data, at least {ENOUGH_ROWS}"
         )
     if not _differ(asked.probes) and (asked.check is None or not _differ(asked.check)):
         progress.note(
             "every replayed batch repeats one row, so outputs that depend on other rows of the batch "
-            "cannot be detected: give at least two different rows, as probes or as check"
+            "cannot be detected: give at least two different rows, as reference_rows or as validation_data"
         )
 
 

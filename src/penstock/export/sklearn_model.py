@@ -79,9 +79,9 @@ class SklearnExporter(WholeModel):
         if columns is None:
             if len(inputs) > 1:
                 raise ConfigError(
-                    f"the features have the inputs {', '.join(names)}, but the model was fitted on an array: join "
-                    "them with Features(..., join='x') and fit on encode(...)['x'], or fit on a DataFrame of the "
-                    "inputs"
+                    f"the features have the inputs {', '.join(names)}, but the model was fitted on an array: "
+                    "join them with Features(..., concat_into='x') and fit on encode(...)['x'], or fit on a DataFrame "
+                    "of the inputs"
                 )
             return
         if sorted(columns) != sorted(names):

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from penstock.features.columns import Array, Faults, Mask, read_numbers, read_tokens
 from penstock.features.hashing import Hashes, bucket_of, concatenate_hashes
-from penstock.features.id_columns import IS_MISSING, IdColumn, IdSource, fill_missing, number_stand_in
+from penstock.features.id_columns import IS_MISSING, IdColumn, IdSource, fill_missing, number_fill_value
 from penstock.features.kinds import EMPTY, Crossed, Numeric, Text, has_weights
 from penstock.features.learnt import Statistics
 from penstock.features.tables import RawTable
@@ -79,13 +79,15 @@ class NumericEncoder:
         self._name = name
         self._column = kind.column or name
         self._reader = NumberReader(kind.missing_values)
-        self._stand_in = number_stand_in(kind, statistics)
+        self._fill_value = number_fill_value(kind, statistics)
         self._offset = statistics.offset
         self._factor = 1.0 / statistics.divisor  # once, as TensorFlow's optimizer does with a constant
 
     def encode(self, batch: TableBatch) -> None:
         """Scale in float64, and round once."""
-        numbers, _, faults = fill_missing(read_numbers(batch.table.column(self._column), self._reader), self._stand_in)
+        numbers, _, faults = fill_missing(
+            read_numbers(batch.table.column(self._column), self._reader), self._fill_value
+        )
         with np.errstate(over="ignore"):  # what becomes infinite is refused
             scaled = (numbers - self._offset) * self._factor
         rounded, too_large = round_once(scaled)
@@ -104,16 +106,16 @@ class TextEncoder:
         self._name = name
         self._column = kind.column or name
         self._reader = TextReader(kind.missing_values)
-        self._stand_in = kind.fill_value
+        self._fill_value = kind.fill_value
 
     def encode(self, batch: TableBatch) -> None:
         """Take the strings as they are."""
         tokens = read_tokens(batch.table.column(self._column), self._reader)
-        if tokens.missing is not None and self._stand_in is None:
+        if tokens.missing is not None and self._fill_value is None:
             for row in np.flatnonzero(tokens.missing).tolist():
                 tokens.faults.setdefault(row, IS_MISSING)
         batch.refuse(self._column, tokens.faults)
-        batch.arrays[self._name] = np.array([*tokens.found, self._stand_in or ""], dtype=object)[tokens.codes]
+        batch.arrays[self._name] = np.array([*tokens.found, self._fill_value or ""], dtype=object)[tokens.codes]
 
 
 class SingleEncoder:

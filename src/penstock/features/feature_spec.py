@@ -32,33 +32,33 @@ class Features:
 
     Args:
         features: the features by name, in the order of the model's inputs.
-        concat_into: the name of one float32 input that has all numbers and one-hot rows side by side, in declared order; None
-            makes each an input of its own.
+        concat_into: the name of one float32 input that has all numbers and one-hot rows side by side, in declared
+            order; None makes each an input of its own.
 
     Raises:
         ConfigError: the features cannot stand in one spec.
     """
 
-    __slots__ = ("_item_type", "_join", "_kinds", "_plan", "_statistics")
+    __slots__ = ("_concat_into", "_item_type", "_kinds", "_plan", "_statistics")
 
     @checked_keywords("penstock.Features")
     def __init__(self, features: Mapping[str, Feature], *, concat_into: str | None = None) -> None:
         if not isinstance(features, Mapping):
-            raise ConfigError(f"features must be a dict of kinds by name, got {type(features).__name__}")
+            raise ConfigError(f"features must be a dict of features by name, got {type(features).__name__}")
         check_spec(features, concat_into)
         self._kinds = MappingProxyType(dict(features))
-        self._join = concat_into
+        self._concat_into = concat_into
         learnt = None if any(map(needs_fit, features.values())) else {name: Statistics() for name in features}
         self._take_statistics(learnt)
 
     def _take_statistics(self, statistics: Mapping[str, Statistics] | None) -> None:
         """Plan the encoding, where everything is known that it needs."""
         self._statistics = None if statistics is None else MappingProxyType(dict(statistics))
-        self._plan = None if statistics is None else EncodingPlan(self._kinds, statistics, self._join)
+        self._plan = None if statistics is None else EncodingPlan(self._kinds, statistics, self._concat_into)
         self._item_type: type[msgspec.Struct] | None = None
 
     def _with_statistics(self, statistics: Mapping[str, Statistics]) -> Features:
-        found = Features(self._kinds, concat_into=self._join)
+        found = Features(self._kinds, concat_into=self._concat_into)
         for name, kind in self._kinds.items():
             check_statistics(kind, statistics[name])
         found._take_statistics(statistics)
@@ -74,7 +74,7 @@ class Features:
     @property
     def concat_into(self) -> str | None:
         """The name of the joined input, or None."""
-        return self._join
+        return self._concat_into
 
     @property
     def fitted(self) -> bool:
@@ -197,7 +197,7 @@ class Features:
 
     def to_json(self) -> str:
         """The spec and what it has learnt, exactly."""
-        return spec_to_json(self._kinds, self._join, self._statistics)
+        return spec_to_json(self._kinds, self._concat_into, self._statistics)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Features:
@@ -206,13 +206,13 @@ class Features:
         Raises:
             ConfigError: the text is not of that form, or has something that is not known here.
         """
-        kinds, join, statistics = spec_from_json(text)
-        found = cls(kinds, concat_into=join)
+        features, concat_into, statistics = spec_from_json(text)
+        found = cls(features, concat_into=concat_into)
         return found if statistics is None else found._with_statistics(statistics)
 
     def _identity(self) -> tuple[Any, ...]:
         learnt = None if self._statistics is None else tuple(self._statistics.items())
-        return tuple(self._kinds.items()), self._join, learnt
+        return tuple(self._kinds.items()), self._concat_into, learnt
 
     def __eq__(self, other: object) -> bool:
         return self._identity() == other._identity() if isinstance(other, Features) else NotImplemented
@@ -224,6 +224,6 @@ class Features:
         return Features.from_json, (self.to_json(),)
 
     def __repr__(self) -> str:
-        kinds = "".join(f"    {name!r}: {kind!r},\n" for name, kind in self._kinds.items())
-        join = "" if self._join is None else f", join={self._join!r}"
-        return f"Features({{\n{kinds}}}{join})  # {'fitted' if self.fitted else 'not fitted'}"
+        features = "".join(f"    {name!r}: {kind!r},\n" for name, kind in self._kinds.items())
+        concat = "" if self._concat_into is None else f", concat_into={self._concat_into!r}"
+        return f"Features({{\n{features}}}{concat})  # {'fitted' if self.fitted else 'not fitted'}"

@@ -1,6 +1,6 @@
 """A column of values as a column of ids: one class for each kind of feature with ids.
 
-Each is made once, for one fitted feature.  What is missing becomes the stand-in, or is empty, or is refused; an empty
+Each is made once, for one fitted feature.  What is missing gets the fill value, or is empty, or is refused; an empty
 id is 0, and who uses it gives it no weight.
 """
 
@@ -46,21 +46,21 @@ class IdSource(Protocol):
         ...
 
 
-def fill_missing(numbers: Numbers, stand_in: float | FillValue | None) -> tuple[Array, Mask | None, Faults]:
-    """The numbers with the stand-in at those that are missing; which are empty, and which are refused."""
+def fill_missing(numbers: Numbers, fill_value: float | FillValue | None) -> tuple[Array, Mask | None, Faults]:
+    """The numbers with the fill value at those that are missing; which are empty, and which are refused."""
     if numbers.missing is None:
         return numbers.array, None, numbers.faults
-    if stand_in is None:
+    if fill_value is None:
         for row in np.flatnonzero(numbers.missing).tolist():
             numbers.faults.setdefault(row, IS_MISSING)
-    if stand_in is None or isinstance(stand_in, FillValue):
+    if fill_value is None or isinstance(fill_value, FillValue):
         return np.where(numbers.missing, 0, numbers.array), numbers.missing, numbers.faults
-    return np.where(numbers.missing, stand_in, numbers.array), None, numbers.faults
+    return np.where(numbers.missing, fill_value, numbers.array), None, numbers.faults
 
 
-def number_stand_in(kind: Any, statistics: Statistics) -> float | FillValue | None:
+def number_fill_value(kind: Any, statistics: Statistics) -> float | FillValue | None:
     """What stands for a missing number: the mean is known by now."""
-    return statistics.mean if kind.missing is MEAN else kind.missing
+    return statistics.mean if kind.fill_value is MEAN else kind.fill_value
 
 
 class BucketSource:
@@ -71,12 +71,12 @@ class BucketSource:
         assert boundaries is not None
         self._boundaries = np.array(boundaries)
         self._reader = NumberReader(kind.missing_values)
-        self._stand_in = number_stand_in(kind, statistics)
+        self._fill_value = number_fill_value(kind, statistics)
         self.size: int | None = len(boundaries) + 1
 
     def read(self, column: Column) -> IdColumn:
         """The bucket of each number."""
-        numbers, empty, faults = fill_missing(read_numbers(column, self._reader), self._stand_in)
+        numbers, empty, faults = fill_missing(read_numbers(column, self._reader), self._fill_value)
         # TensorFlow takes a subnormal number for 0, where it compares
         numbers = np.where(np.abs(numbers) < SMALLEST_NORMAL, 0.0, numbers)
         ids = np.searchsorted(self._boundaries, numbers, side="right").astype(np.int64)
@@ -90,13 +90,13 @@ class IntegerSource:
 
     def __init__(self, kind: Ids) -> None:
         self._reader = IdReader(kind.missing_values)
-        self._stand_in = kind.fill_value
+        self._fill_value = kind.fill_value
         self._unknown = kind.unknown
         self.size = kind.size
 
     def read(self, column: Column) -> IdColumn:
         """The integers, each within its limits."""
-        ids, empty, faults = fill_missing(read_ids(column, self._reader), self._stand_in)
+        ids, empty, faults = fill_missing(read_ids(column, self._reader), self._fill_value)
         if self.size is None:
             return IdColumn(ids, empty, faults, ids.view(np.uint64))
         outside = (ids < 0) | (ids >= self.size)
@@ -120,17 +120,18 @@ class WordSource:
         if with_keys:
             check_can_hash()
         self._missing = kind.fill_value
-        self._stand_in = kind.fill_value if isinstance(kind.fill_value, str) else None
-        self._stand_in_id = self._id_of_stand_in()
+        self._fill_value = kind.fill_value if isinstance(kind.fill_value, str) else None
+        self._fill_value_id = self._id_of_fill_value()
         self.size: int | None = places.size
 
-    def _id_of_stand_in(self) -> int:
-        if self._stand_in is None:
+    def _id_of_fill_value(self) -> int:
+        if self._fill_value is None:
             return 0
-        ids, unknown = self._places.find([self._stand_in])
+        ids, unknown = self._places.find([self._fill_value])
         if unknown and not isinstance(self._places.unknown_id, int):
             raise ConfigError(
-                f"missing={shown_value(self._stand_in)} is not one of the known values, and there is no id for others"
+                f"fill_value={shown_value(self._fill_value)} is not one of the known values, "
+                "and there is no id for others"
             )
         return int(ids[0])
 
@@ -139,9 +140,9 @@ class WordSource:
         tokens = read_tokens(column, self._reader)
         codes, faults = tokens.codes, tokens.faults
         table, unknown = self._places.find(tokens.found)
-        ids = np.append(table, self._stand_in_id)[codes]  # code -1 is the last one
+        ids = np.append(table, self._fill_value_id)[codes]  # code -1 is the last one
         empty = None
-        if tokens.missing is not None and self._stand_in is None:
+        if tokens.missing is not None and self._fill_value is None:
             empty = tokens.missing
             if self._missing is None:
                 for row in np.flatnonzero(empty).tolist():
@@ -159,4 +160,4 @@ class WordSource:
         return f"{shown_value(word)} is not one of the {self.size} known values"
 
     def _keys(self, words: list[str]) -> Hashes:
-        return hash_words([*words, self._stand_in or ""])
+        return hash_words([*words, self._fill_value or ""])

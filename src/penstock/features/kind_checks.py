@@ -64,21 +64,21 @@ def checked_value(what: str, value: Any, reader: ValueReader[T]) -> T:
     return token
 
 
-def checked_ignore(value: Any, *, categories: bool = False) -> tuple[str | int | float, ...]:
+def checked_missing_values(value: Any, *, categories: bool = False) -> tuple[str | int | float, ...]:
     """The values that count as missing.  A boolean is none, unless they are categories."""
-    return tuple(_ignored_value(one, categories) for one in checked_items("ignore", value))
+    return tuple(_missing_value(one, categories) for one in checked_items("missing_values", value))
 
 
-def _ignored_value(value: Any, categories: bool) -> str | int | float:
+def _missing_value(value: Any, categories: bool) -> str | int | float:
     """One of them.  None and NaN are missing anyway."""
     found = plain(value)
     if categories and isinstance(found, bool):
         return CategoryReader().parse(found)
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
         wanted = "strings, numbers and booleans" if categories else "strings and numbers"
-        raise ConfigError(f"ignore must have {wanted}, got {shown_value(value)}")
+        raise ConfigError(f"missing_values must have {wanted}, got {shown_value(value)}")
     if isinstance(found, str):
-        return checked_word("ignore", found)
+        return checked_word("missing_values", found)
     return found if isinstance(found, float) else int(found)
 
 
@@ -90,19 +90,19 @@ def checked_word(what: str, value: str) -> str:
 
 
 def check_list_options(kind: Any, *, categories: bool = False) -> None:
-    """The options that all kinds with ids have: `one_hot`, `many`, `weights`, `column`, `cross_only`, `ignore`."""
+    """Options of every kind with ids: `one_hot`, `max_length`, `weights`, `column`, `cross_only`, `missing_values`."""
     store(
         kind,
         one_hot=checked_flag("one_hot", kind.one_hot),
-        key_only=checked_flag("cross_only", kind.cross_only),
-        many=None if kind.many is None else checked_count("many", kind.many, most=2**31 - 1),
+        cross_only=checked_flag("cross_only", kind.cross_only),
+        max_length=None if kind.max_length is None else checked_count("max_length", kind.max_length, most=2**31 - 1),
         weights=None if kind.weights is None else checked_name("weights", kind.weights),
         column=None if kind.column is None else checked_name("column", kind.column),
-        ignore=checked_ignore(kind.ignore, categories=categories),
+        missing_values=checked_missing_values(kind.missing_values, categories=categories),
     )
-    if kind.weights is not None and kind.many is None:
-        raise ConfigError(f"weights={kind.weights!r} needs many=: a single value has no weight")
+    if kind.weights is not None and kind.max_length is None:
+        raise ConfigError(f"weights={kind.weights!r} needs max_length=: a single value has no weight")
     if kind.weights is not None and kind.weights == kind.column:
         raise ConfigError(f"the values and their weights cannot both be in the column {kind.column!r}")
-    if kind.cross_only and (kind.one_hot or kind.many is not None):
-        raise ConfigError("cross_only=True creates no input of the model, so leave out one_hot= and many='")
+    if kind.cross_only and (kind.one_hot or kind.max_length is not None):
+        raise ConfigError("cross_only=True creates no input of the model, so leave out one_hot= and max_length='")

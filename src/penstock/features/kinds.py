@@ -2,14 +2,14 @@
 
 Every kind has these options besides its own, where they mean something for it:
 
-* `missing` says what stands for a value that is missing: a stand-in, `MEAN`, or `EMPTY`.  None refuses such a row.
+* `fill_value` stands for a value that is missing: a value, `MEAN`, or `EMPTY`.  None rejects such a row.
   Where `EMPTY` may stand for a single id, its weight is an input too: 0 where there is none, else 1.
-* `ignore` has values that count as missing, besides what is absent, None and NaN.
+* `missing_values` count as missing, besides what is absent, None and NaN.
 * `one_hot` makes a float32 row of counts of an id.
-* `many` takes a list of up to so many values, and makes a row of ids, padded with id 0, and a row of weights.
+* `max_length` takes a list of up to that many values, and makes a row of ids, padded with id 0, and a row of weights.
 * `weights` names the column with the weight of each value of such a list; None: each weighs 1.
 * `column` names the column that is read; None: the one with the feature's own name.
-* `cross_only` says that the feature is only a key of crosses, and no input of the model.
+* `cross_only` makes the feature a key of crosses alone, and no input of the model.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from penstock.features.kind_checks import (
     check_list_options,
     checked_count,
     checked_flag,
-    checked_ignore,
     checked_items,
+    checked_missing_values,
     checked_name,
     checked_value,
     checked_word,
@@ -70,8 +70,8 @@ class Numeric:
         scale: None leaves the number as it is; "standard" subtracts the mean of the fitted column and divides by its
             standard deviation; "minmax" makes its least value 0 and its greatest 1.  A column without spread is divided
             by 1.
-        missing: a number, `MEAN`, or None.
-        ignore: values that count as missing.
+        fill_value: a number, `MEAN`, or None.
+        missing_values: values that count as missing.
         column: the column that is read.
     """
 
@@ -84,11 +84,11 @@ class Numeric:
         if self.scale not in (None, "standard", "minmax"):
             raise ConfigError(f'scale must be "standard", "minmax" or None, got {shown_value(self.scale)}')
         if self.fill_value is EMPTY:
-            raise ConfigError("missing=EMPTY is for features with ids: use a number, or MEAN")
+            raise ConfigError("fill_value=EMPTY is for features with ids: use a number, or MEAN")
         store(
             self,
-            missing=_number_stand_in(self.fill_value),
-            ignore=checked_ignore(self.missing_values),
+            fill_value=_number_fill_value(self.fill_value),
+            missing_values=checked_missing_values(self.missing_values),
             column=None if self.column is None else checked_name("column", self.column),
         )
 
@@ -117,7 +117,7 @@ class Bucketized:
             store(self, boundaries=checked_boundaries(self.boundaries))
         else:
             store(self, quantiles=checked_count("quantiles", self.quantiles, least=2, most=2**31 - 1))
-        store(self, missing=_number_stand_in(self.fill_value))
+        store(self, fill_value=_number_fill_value(self.fill_value))
 
 
 @_checked
@@ -136,7 +136,7 @@ class Hashed:
 
     def __post_init__(self) -> None:
         check_list_options(self, categories=True)
-        store(self, buckets=checked_count("buckets", self.buckets), missing=_category_stand_in(self))
+        store(self, buckets=checked_count("buckets", self.buckets), fill_value=_category_fill_value(self))
 
 
 @_checked
@@ -171,8 +171,8 @@ class Vocabulary:
         store(
             self,
             min_count=checked_count("min_count", self.min_count),
-            oov_buckets=checked_count("num_oov_indices", self.num_oov_indices, least=0),
-            missing=_category_stand_in(self),
+            num_oov_indices=checked_count("num_oov_indices", self.num_oov_indices, least=0),
+            fill_value=_category_fill_value(self),
         )
         self._check_unknown()
 
@@ -219,7 +219,7 @@ class Crossed:
             one_hot=checked_flag("one_hot", self.one_hot),
         )
         if self.fill_value not in (None, EMPTY):
-            raise ConfigError(f"missing of a cross must be EMPTY or None, got {shown_value(self.fill_value)}")
+            raise ConfigError(f"fill_value of a cross must be EMPTY or None, got {shown_value(self.fill_value)}")
 
 
 @_checked
@@ -246,9 +246,9 @@ class Ids:
             raise ConfigError("one_hot=True needs size=: it is the length of the row")
         elif self.unknown is not None:
             raise ConfigError("unknown= needs size=: without a size every id is known")
-        store(self, missing=self._checked_stand_in("missing"), unknown=self._checked_stand_in("unknown"))
+        store(self, fill_value=self._checked_substitute("fill_value"), unknown=self._checked_substitute("unknown"))
 
-    def _checked_stand_in(self, what: str) -> int | FillValue | None:
+    def _checked_substitute(self, what: str) -> int | FillValue | None:
         value: int | FillValue | None = getattr(self, what)
         if value is None or value is EMPTY:
             return value
@@ -271,11 +271,11 @@ class Text:
 
     def __post_init__(self) -> None:
         if self.fill_value is not None and not isinstance(self.fill_value, str):
-            raise ConfigError(f"missing of a text must be a string or None, got {shown_value(self.missing)}")
+            raise ConfigError(f"fill_value of a text must be a string or None, got {shown_value(self.fill_value)}")
         store(
             self,
-            missing=None if self.fill_value is None else checked_word("missing", self.fill_value),
-            ignore=checked_ignore(self.missing_values),
+            fill_value=None if self.fill_value is None else checked_word("fill_value", self.fill_value),
+            missing_values=checked_missing_values(self.missing_values),
             column=None if self.column is None else checked_name("column", self.column),
         )
 
@@ -313,15 +313,15 @@ def checked_vocabulary(values: Any) -> tuple[str, ...]:
     return found
 
 
-def _number_stand_in(value: Any) -> float | FillValue | None:
+def _number_fill_value(value: Any) -> float | FillValue | None:
     if value is None or isinstance(value, FillValue):
         return value
-    return checked_value("missing", value, NumberReader())
+    return checked_value("fill_value", value, NumberReader())
 
 
-def _category_stand_in(kind: Hashed | Vocabulary) -> str | FillValue | None:
+def _category_fill_value(kind: Hashed | Vocabulary) -> str | FillValue | None:
     if kind.fill_value is None or kind.fill_value is EMPTY:
         return kind.fill_value
     if kind.fill_value is MEAN:
-        raise ConfigError("missing=MEAN is for numbers: a category has no mean")
-    return checked_value("missing", kind.fill_value, CategoryReader())
+        raise ConfigError("fill_value=MEAN is for numbers: a category has no mean")
+    return checked_value("fill_value", kind.fill_value, CategoryReader())

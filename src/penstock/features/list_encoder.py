@@ -33,7 +33,7 @@ class ListEncoder:
         self._source = source
         self._many = kind.max_length
         self._missing = kind.fill_value
-        # A stand-in makes a list of one missing value of a missing list, and the source puts it in its place.
+        # A fill value makes a list of one missing value of a missing list, and the source puts it in its place.
         self._instead = () if kind.fill_value in (None, EMPTY) else (None,)
 
     def encode(self, batch: TableBatch) -> None:
@@ -60,7 +60,7 @@ class ListEncoder:
             return weights
         given = read_lists(batch.table.column(self._weights), self._many)
         wanted = lists.lengths.copy()
-        wanted[lists.missing] = 0  # a stand-in weighs 1
+        wanted[lists.missing] = 0  # a fill value weighs 1
         wrong = {
             row: f"has {given.lengths[row]} weights for {wanted[row]} values"
             for row in np.flatnonzero(given.lengths != wanted).tolist()

@@ -1,7 +1,7 @@
 """Numbers of float16 and float32 as float64: each counts as the shortest decimal that is this number, so 0.3 as 0.3.
 
 That decimal is what JSON has of it, and what somebody wrote before it was rounded.  The float64 with the same bits is
-another number, 0.30000001192092896: it would lie on another side of a boundary, and equal no value in `ignore`.
+another number, 0.30000001192092896: it would lie on another side of a boundary, and equal none of `missing_values`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from penstock.features.values import shown_value
 from penstock.spelling import nearest
 
 
-def check_spec(kinds: Mapping[str, Feature], join: str | None) -> None:
+def check_spec(kinds: Mapping[str, Feature], concat_into: str | None) -> None:
     """That the features can stand in one spec.
 
     Raises:
@@ -31,8 +31,8 @@ def check_spec(kinds: Mapping[str, Feature], join: str | None) -> None:
     for name, kind in kinds.items():
         if isinstance(kind, Crossed):
             _check_keys(name, kind, kinds)
-    _check_key_only(kinds)
-    _check_input_names(kinds, join)
+    _check_cross_only(kinds)
+    _check_input_names(kinds, concat_into)
     _check_columns(kinds)
 
 
@@ -49,27 +49,32 @@ def _check_keys(name: str, kind: Crossed, kinds: Mapping[str, Feature]) -> None:
                 "Bucketized, Hashed, Vocabulary or Ids; declare one for its column, with cross_only=True"
             )
         if found.max_length is not None:
-            raise ConfigError(f"{name!r} cannot be crossed with {key!r}, which has many values a row: leave out many=")
+            raise ConfigError(
+                f"{name!r} cannot be crossed with {key!r}, which has many values a row: leave out max_length="
+            )
 
 
-def _check_key_only(kinds: Mapping[str, Feature]) -> None:
+def _check_cross_only(kinds: Mapping[str, Feature]) -> None:
     keys = {key for kind in kinds.values() if isinstance(kind, Crossed) for key in kind.keys}
     for name, kind in kinds.items():
         if getattr(kind, "cross_only", False) and name not in keys:
             raise ConfigError(f"{name!r} has cross_only=True, but no cross has it as a key")
 
 
-def _check_input_names(kinds: Mapping[str, Feature], join: str | None) -> None:
+def _check_input_names(kinds: Mapping[str, Feature], concat_into: str | None) -> None:
     """That no two inputs of the model have one name."""
     joined = [name for name, kind in kinds.items() if is_float(kind)]
     names = [(name, f"the feature {name!r}") for name, kind in kinds.items() if not getattr(kind, "cross_only", False)]
     names += [(f"{name}_weight", f"the weights of {name!r}") for name, kind in kinds.items() if has_weights(kind)]
     _check_names_once(names)
-    if join is not None:
-        checked_name("join", join)
+    if concat_into is not None:
+        checked_name("concat_into", concat_into)
         if not joined:
-            raise ConfigError(f"join={join!r} has nothing to join: no feature is a number or one-hot")
-        _check_names_once([*((name, what) for name, what in names if name not in joined), (join, f"join={join!r}")])
+            raise ConfigError(
+                f"concat_into={concat_into!r} has nothing to concatenate: no feature is a number or one-hot"
+            )
+        apart = [(name, what) for name, what in names if name not in joined]
+        _check_names_once([*apart, (concat_into, f"concat_into={concat_into!r}")])
 
 
 def _check_names_once(names: Sequence[tuple[str, str]]) -> None:

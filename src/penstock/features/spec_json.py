@@ -1,8 +1,10 @@
 """A spec as JSON text, and back without a difference.
 
 Every option is written, also those with their default, so that a spec means the same where a default has changed.
-What is not known, or not there, is refused.  `MEAN` and `EMPTY` are objects, as ``{"stand_in": "mean"}``, because a
-string may be a stand-in too; infinity, which `ignore` may have, is ``{"float": "inf"}``.
+An unknown or missing key is rejected.  `MEAN` and `EMPTY` are objects, as ``{"fill_value": "mean"}``, because a
+string may be a fill value too; infinity, which `missing_values` may have, is ``{"float": "inf"}``.
+
+Schema 2 is written.  Schema 1 has other words for the same things, and is read.
 """
 
 from __future__ import annotations
@@ -19,14 +21,43 @@ from penstock.features.learnt import Statistics
 from penstock.features.values import shown_value
 from penstock.spelling import nearest
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 KINDS: Final = {kind.__name__: kind for kind in get_args(Feature)}
 
 Parts = tuple[dict[str, Feature], str | None, dict[str, Statistics] | None]
-"""The features, the name of the joined input, and what was learnt."""
+"""The features, the name of the concatenated input, and what was learnt."""
 
 
-def spec_to_json(kinds: Mapping[str, Feature], join: str | None, statistics: Mapping[str, Statistics] | None) -> str:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Schema:
+    """Keys of a schema, where they are not the same in all."""
+
+    concat_into: str
+    fill_value: str
+    """The key in the object that `MEAN` and `EMPTY` are."""
+    options: Mapping[str, str]
+    """Keys of options whose name is another today."""
+
+
+SCHEMAS: Final = {
+    1: _Schema(
+        concat_into="join",
+        fill_value="stand_in",
+        options={
+            "fill_value": "missing",
+            "missing_values": "ignore",
+            "max_length": "many",
+            "cross_only": "key_only",
+            "num_oov_indices": "oov_buckets",
+        },
+    ),
+    SCHEMA: _Schema(concat_into="concat_into", fill_value="fill_value", options={}),
+}
+
+
+def spec_to_json(
+    kinds: Mapping[str, Feature], concat_into: str | None, statistics: Mapping[str, Statistics] | None
+) -> str:
     """The text of a spec, one feature a line."""
     features = [f"    {_text(name)}: {_text(_kind_out(kind))}" for name, kind in kinds.items()]
     learnt = "null"
@@ -34,7 +65,8 @@ def spec_to_json(kinds: Mapping[str, Feature], join: str | None, statistics: Map
         lines = [f"    {_text(name)}: {_text(_options_out(found))}" for name, found in statistics.items()]
         learnt = "{\n" + ",\n".join(lines) + "\n  }"
     body = "{\n" + ",\n".join(features) + "\n  }"
-    return f'{{\n  "schema": {SCHEMA},\n  "join": {_text(join)},\n  "features": {body},\n  "statistics": {learnt}\n}}\n'
+    head = f'  "schema": {SCHEMA},\n  "concat_into": {_text(concat_into)},\n'
+    return f'{{\n{head}  "features": {body},\n  "statistics": {learnt}\n}}\n'
 
 
 def _text(value: Any) -> str:
@@ -51,7 +83,7 @@ def _options_out(options: Any) -> dict[str, Any]:
 
 def _value_out(value: Any) -> Any:
     if isinstance(value, FillValue):
-        return {"stand_in": value.value}
+        return {SCHEMAS[SCHEMA].fill_value: value.value}
     if isinstance(value, tuple):
         return [_value_out(one) for one in value]
     if isinstance(value, float) and math.isinf(value):
@@ -63,23 +95,32 @@ def spec_from_json(text: str | bytes) -> Parts:
     """What the text says.
 
     Raises:
-        ConfigError: it is not of the form that `spec_to_json` writes.
+        ConfigError: it is not of the form that `spec_to_json` writes, or wrote in an earlier schema.
     """
     try:
         found = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"not a valid feature spec: {exc}") from None
-    top = _object("the text", found, ("schema", "join", "features", "statistics"))
-    if type(top["schema"]) is not int or top["schema"] != SCHEMA:
-        raise ConfigError(f"the schema of features must be {SCHEMA}, got {shown_value(top['schema'])}")
-    join, learnt = top["join"], top["statistics"]
-    if join is not None and not isinstance(join, str):
-        raise ConfigError(f"join must be a name or null, got {shown_value(join)}")
-    kinds = {name: _kind_in(name, kind) for name, kind in _object("features", top["features"]).items()}
+    schema = _schema_of(_object("the text", found))
+    top = _object("the text", found, ("schema", schema.concat_into, "features", "statistics"))
+    concat_into, learnt = top[schema.concat_into], top["statistics"]
+    if concat_into is not None and not isinstance(concat_into, str):
+        raise ConfigError(f"{schema.concat_into} must be a name or null, got {shown_value(concat_into)}")
+    kinds = {name: _kind_in(name, kind, schema) for name, kind in _object("features", top["features"]).items()}
     if learnt is None:
-        return kinds, join, None
+        return kinds, concat_into, None
     names = _object("statistics", learnt, tuple(kinds))
-    return kinds, join, {name: _statistics_in(name, names[name]) for name in kinds}
+    return kinds, concat_into, {name: _statistics_in(name, names[name], schema) for name in kinds}
+
+
+def _schema_of(top: Mapping[str, Any]) -> _Schema:
+    if "schema" not in top:
+        raise ConfigError("the text has no 'schema'")
+    number = top["schema"]
+    if type(number) is not int or number not in SCHEMAS:
+        known = " or ".join(map(str, SCHEMAS))
+        raise ConfigError(f"the schema of features must be {known}, got {shown_value(number)}")
+    return SCHEMAS[number]
 
 
 def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -110,40 +151,41 @@ def _object(what: str, value: Any, keys: Sequence[str] | None = None) -> dict[st
     return value
 
 
-def _kind_in(name: str, value: Any) -> Feature:
+def _kind_in(name: str, value: Any, schema: _Schema) -> Feature:
     options = _object(f"the feature {name!r}", value)
     word = options.get("kind")
     kind = KINDS.get(word) if isinstance(word, str) else None
     if kind is None:
         raise ConfigError(f"the feature {name!r} has the kind {shown_value(word)}; kinds: {', '.join(KINDS)}")
-    fields = [field.name for field in dataclasses.fields(kind)]
-    options = _object(f"the feature {name!r}", value, ("kind", *fields))
-    kind_made: Feature = _build(name, kind, {field: options[field] for field in fields})
+    keys = {field.name: schema.options.get(field.name, field.name) for field in dataclasses.fields(kind)}
+    options = _object(f"the feature {name!r}", value, ("kind", *keys.values()))
+    kind_made: Feature = _build(name, kind, {field: options[key] for field, key in keys.items()}, schema)
     return kind_made
 
 
-def _statistics_in(name: str, value: Any) -> Statistics:
+def _statistics_in(name: str, value: Any, schema: _Schema) -> Statistics:
     fields = [field.name for field in dataclasses.fields(Statistics)]
-    found: Statistics = _build(name, Statistics, _object(f"the statistics of {name!r}", value, fields))
+    found: Statistics = _build(name, Statistics, _object(f"the statistics of {name!r}", value, fields), schema)
     return found
 
 
-def _build(name: str, made: Any, options: Mapping[str, Any]) -> Any:
+def _build(name: str, made: Any, options: Mapping[str, Any], schema: _Schema) -> Any:
     try:
-        return made(**{key: _value_in(value) for key, value in options.items()})
+        return made(**{key: _value_in(value, schema) for key, value in options.items()})
     except ConfigError as exc:
         raise ConfigError(f"the feature {name!r}: {exc}") from None
 
 
-def _value_in(value: Any) -> Any:
+def _value_in(value: Any, schema: _Schema) -> Any:
+    for one in FillValue:
+        if value == {schema.fill_value: one.value}:
+            return one
     match value:
-        case {"stand_in": word} if len(value) == 1 and word in [one.value for one in FillValue]:
-            return FillValue(word)
         case {"float": "inf" | "-inf" as word} if len(value) == 1:
             return float(word)
         case dict():
             raise ConfigError(f"{shown_value(value)} is not a known value")
         case list():
-            return tuple(_value_in(one) for one in value)
+            return tuple(_value_in(one, schema) for one in value)
         case _:
             return value

@@ -9,8 +9,8 @@ Where the two differ by nature, this is what makes them equal:
 * `numeric_column` casts to float32 before a number is compared with a boundary; here it is compared in float64.  So a
   boundary is moved to the least float64 that is rounded to it.
 * A number that float32 holds as a subnormal one is 0, as where TensorFlow casts it; one fed as float32 it keeps.
-* "" and -1 are dropped by categorical columns, so they are in `ignore`, with `missing=EMPTY`.  A bare name in a cross
-  drops nothing.
+* "" and -1 are dropped by categorical columns, so they are in `missing_values`, with `fill_value=EMPTY`.  A bare name
+  in a cross drops nothing.
 * The ids of an embedding column have weights beside them, and an id of weight 0 is as if it were not there: a row
   without a value is a row of zeros, whatever the combiner.
 """
@@ -52,7 +52,7 @@ REFUSED: Final = {
         "make an embedding_column of each, or share an Embedding layer in the model and feed it with ids of features"
     ),
     "VocabularyFileCategoricalColumn": "read the file, and use categorical_column_with_vocabulary_list",
-    "SequenceCategoricalColumn": "use a feature with many=",
+    "SequenceCategoricalColumn": "use a feature with max_length=",
 }
 """What to do instead of the columns that are known and cannot be converted."""
 CATEGORICAL: Final = ("IdentityCategoricalColumn", "HashedCategoricalColumn", "VocabularyListCategoricalColumn")
@@ -60,7 +60,7 @@ CATEGORICAL: Final = ("IdentityCategoricalColumn", "HashedCategoricalColumn", "V
 
 
 def from_feature_columns(
-    columns: Iterable[Any], *, integers: Collection[str] = (), many: Mapping[str, int] | None = None
+    columns: Iterable[Any], *, integers: Collection[str] = (), max_length: Mapping[str, int] | None = None
 ) -> Features:
     """A spec of what `tf.compat.v1.feature_column.input_layer` makes of the columns, row for row.
 
@@ -74,14 +74,14 @@ def from_feature_columns(
         integers: the bare names in crosses that are fed as integers.  TensorFlow hashes an integer and its decimal
             string differently, and such a key does not say which it is.  A name counts as one of integers also where
             another column says so; others count as strings, as in `make_parse_example_spec`.
-        many: how many values a row may have at most, by raw key: such a column is of lists, and a longer one is
+        max_length: how many values a row may have at most, by raw key: such a column is of lists, and a longer one is
             refused.  A key of a weighted column is one of lists of at most 1 where it is not here; others have one
             value a row.
 
     Raises:
         ConfigError: a column cannot be converted; the message names it.
     """
-    return _Conversion(tuple(columns), integers, {} if many is None else many).features()
+    return _Conversion(tuple(columns), integers, {} if max_length is None else max_length).features()
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def column_parts(columns: Iterable[Any]) -> Iterator[DensePart | EmbeddedPart]:
 class _Conversion:
     """The conversion of one list of columns."""
 
-    def __init__(self, columns: tuple[Any, ...], integers: Collection[str], many: Mapping[str, int]) -> None:
+    def __init__(self, columns: tuple[Any, ...], integers: Collection[str], max_length: Mapping[str, int]) -> None:
         for column in columns:
             if not hasattr(column, "_fields") or not hasattr(column, "name"):
                 raise ConfigError(f"{column!r} is not a column of tf.feature_column")
@@ -144,7 +144,7 @@ class _Conversion:
         self._keys: dict[Any, str] = {}
         """The features made for keys of crosses, by the key."""
         self._dtypes = self._known_dtypes()
-        self._many = self._known_lists(many)
+        self._max_length = self._known_lists(max_length)
         """How many values a row may have, by raw key; others have one, which is no list."""
 
     def features(self) -> Features:
@@ -183,24 +183,24 @@ class _Conversion:
         name = _class_name(column)
         if weights is not None and name not in CATEGORICAL:
             raise ConfigError(f"{name} cannot be weighted here: {' and '.join(CATEGORICAL)} can")
-        many = self._many.get(column.key) if name in CATEGORICAL else None
+        max_length = self._max_length.get(column.key) if name in CATEGORICAL else None
         match name:
             case "BucketizedColumn":
                 return _bucketized(column, one_hot=one_hot)
             case "IdentityCategoricalColumn":
-                return _identity(column, one_hot=one_hot, many=many, weights=weights)
+                return _identity(column, one_hot=one_hot, max_length=max_length, weights=weights)
             case "HashedCategoricalColumn":
                 return Hashed(
                     column.hash_bucket_size,
                     one_hot=one_hot,
-                    max_length=many,
+                    max_length=max_length,
                     weights=weights,
                     fill_value=EMPTY,
                     missing_values=_dropped(column),
                     column=column.key,
                 )
             case "VocabularyListCategoricalColumn":
-                return _vocabulary(column, one_hot=one_hot, many=many, weights=weights)
+                return _vocabulary(column, one_hot=one_hot, max_length=max_length, weights=weights)
             case "CrossedColumn":
                 return self._crossed(column, one_hot=one_hot)
             case "WeightedCategoricalColumn":
@@ -242,15 +242,15 @@ class _Conversion:
 
     def _key_kind(self, key: Any) -> Feature:
         raw = key if isinstance(key, str) else getattr(key, "key", None)
-        if raw in self._many:
+        if raw in self._max_length:
             raise ConfigError(f"{raw!r} has a list in each row, but a cross takes one value of each key")
         if isinstance(key, str):
             return self._bare_key(key)
         match _class_name(key):
             case "BucketizedColumn":
-                return _bucketized(key, key_only=True)
+                return _bucketized(key, cross_only=True)
             case "IdentityCategoricalColumn":
-                return _identity(key, key_only=True)
+                return _identity(key, cross_only=True)
             case "VocabularyListCategoricalColumn":
                 raise ConfigError(
                     f"TensorFlow crosses the index of a value in the vocabulary list of {key.name!r}, Penstock "
@@ -283,19 +283,21 @@ class _Conversion:
                 found.setdefault(column.key, set()).add(name)
         return found
 
-    def _known_lists(self, many: Mapping[str, int]) -> dict[str, int]:
-        if not isinstance(many, Mapping):
-            raise ConfigError(f"many must be a dict of numbers by raw key, got {shown_value(many)}")
+    def _known_lists(self, max_length: Mapping[str, int]) -> dict[str, int]:
+        if not isinstance(max_length, Mapping):
+            raise ConfigError(f"max_length must be a dict of numbers by raw key, got {shown_value(max_length)}")
         found = [*_all_columns(self._columns)]
         keys = {column.key for column in found if _class_name(column) in CATEGORICAL}
-        for key in many:
+        for key in max_length:
             if key not in keys:
                 near = nearest(key, keys, 0.6) if isinstance(key, str) else None
                 hint = "" if near is None else f"; did you mean {near!r}?"
-                raise ConfigError(f"many= has {shown_value(key)}, which is not the key of a categorical column{hint}")
+                raise ConfigError(
+                    f"max_length= has {shown_value(key)}, which is not the key of a categorical column{hint}"
+                )
         weighted = [column.categorical_column for column in found if _class_name(column) == "WeightedCategoricalColumn"]
         lists = {column.key: 1 for column in weighted if _class_name(column) in CATEGORICAL}
-        return lists | {key: checked_count(f"many of {key!r}", most) for key, most in many.items()}
+        return lists | {key: checked_count(f"max_length of {key!r}", most) for key, most in max_length.items()}
 
 
 def _class_name(column: Any) -> str:
@@ -361,13 +363,13 @@ def _check_embedding(column: Any) -> None:
         )
 
 
-def _bucketized(column: Any, *, one_hot: bool = False, key_only: bool = False) -> Bucketized:
+def _bucketized(column: Any, *, one_hot: bool = False, cross_only: bool = False) -> Bucketized:
     source = column.source_column
     _check_numeric(source)
     return Bucketized(
         tuple(least_rounded_to(boundary) for boundary in column.boundaries),
         one_hot=one_hot,
-        cross_only=key_only,
+        cross_only=cross_only,
         fill_value=_default(source),
         column=source.key,
     )
@@ -384,7 +386,7 @@ def _identity(column: Any, **form: Any) -> Ids:
     )
 
 
-def _vocabulary(column: Any, *, one_hot: bool, many: int | None, weights: str | None) -> Vocabulary:
+def _vocabulary(column: Any, *, one_hot: bool, max_length: int | None, weights: str | None) -> Vocabulary:
     values = tuple(value.decode() if isinstance(value, bytes) else value for value in column.vocabulary_list)
     unknown: Any = None
     if not column.num_oov_buckets:
@@ -398,7 +400,7 @@ def _vocabulary(column: Any, *, one_hot: bool, many: int | None, weights: str | 
         num_oov_indices=column.num_oov_buckets,
         unknown=unknown,
         one_hot=one_hot,
-        max_length=many,
+        max_length=max_length,
         weights=weights,
         fill_value=EMPTY,
         missing_values=_dropped(column),

@@ -48,16 +48,16 @@ class Encoded:
     live: Any
     """Which have an output; elsewhere it may be anything."""
     weights: Any = None
-    """float32, 0 where there is no value: `(batch, many)`, or `(batch,)`; None for a value that cannot be empty."""
+    """float32, 0 where there is no value: `(batch, max_length)`, or `(batch,)`; None where a value is always there."""
 
 
 def tf_encode(features: FittedFeatures, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of the model for a batch of raw columns.
 
     A column is one tensor under its name, `(batch,)`: float64 where a feature takes numbers (NaN is missing), else
-    int64 where one takes ids, else string.  Only what equals a value in `ignore` is a missing string or id.
+    int64 where one takes ids, else string.  Only what equals one of `missing_values` is a missing string or id.
 
-    For a feature with `many` it is `(batch, length)`, or a `RaggedTensor`.  A dense one may have a column
+    For a feature with `max_length` it is `(batch, length)`, or a `RaggedTensor`.  A dense one may have a column
     ``NAME_length`` beside it, int64 `(batch,)`: how many values of each row count.
 
     Raises:
@@ -100,13 +100,13 @@ def tf_dataset(features: FittedFeatures, table: Any, label: str | None, batch_si
 
 def _encode_raw(name: str, kind: RawKind, learnt: Statistics, columns: RawColumns) -> Encoded:
     column = raw_column(kind, name)
-    many = getattr(kind, "max_length", None)
-    if many is None:
+    max_length = getattr(kind, "max_length", None)
+    if max_length is None:
         slots = columns.single(column)
         present = tf.ones_like(slots, tf.bool)
     else:
-        slots, present = columns.slots(column, many)
-    values = _stand_in(kind, column, learnt, read(kind, column, slots, present))
+        slots, present = columns.slots(column, max_length)
+    values = _fill_value(kind, column, learnt, read(kind, column, slots, present))
     if isinstance(kind, Text):
         return Encoded(column, values.tensor, values.tensor, values.live)
     if isinstance(kind, Numeric):
@@ -117,15 +117,15 @@ def _encode_raw(name: str, kind: RawKind, learnt: Statistics, columns: RawColumn
     return Encoded(column, key, ids, live, _weights(kind, live, columns, column))
 
 
-def _stand_in(kind: RawKind, column: str, learnt: Statistics, values: Values) -> Values:
+def _fill_value(kind: RawKind, column: str, learnt: Statistics, values: Values) -> Values:
     """The values with what stands for the missing ones."""
     if kind.fill_value is EMPTY:
         return values
     if kind.fill_value is None:
         refuse(values.missing, f"{column}: a value is missing")
         return values
-    stand_in = learnt.mean if kind.fill_value is MEAN else kind.fill_value
-    filled = tf.where(values.missing, tf.constant(stand_in, values.tensor.dtype), values.tensor)
+    fill_value = learnt.mean if kind.fill_value is MEAN else kind.fill_value
+    filled = tf.where(values.missing, tf.constant(fill_value, values.tensor.dtype), values.tensor)
     return Values(filled, values.live | values.missing, tf.zeros_like(values.missing))
 
 

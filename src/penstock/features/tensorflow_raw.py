@@ -96,18 +96,18 @@ class RawColumns:
         """The tensor of a column with one value a row."""
         return self._tensor(column)
 
-    def slots(self, column: str, many: int) -> tuple[Any, Any]:
-        """The first `many` values of each row's list, and which of these slots have a value."""
-        values, lengths = self._padded(column, many)
-        refuse(lengths > many, f"{column}: a list has more than {many} values")
-        return values, tf.sequence_mask(lengths, many)
+    def slots(self, column: str, max_length: int) -> tuple[Any, Any]:
+        """The first `max_length` values of each row's list, and which of these slots have a value."""
+        values, lengths = self._padded(column, max_length)
+        refuse(lengths > max_length, f"{column}: a list has more than {max_length} values")
+        return values, tf.sequence_mask(lengths, max_length)
 
-    def weights(self, column: str, values_column: str, many: int) -> tuple[Any, Any]:
+    def weights(self, column: str, values_column: str, max_length: int) -> tuple[Any, Any]:
         """The weights of the values of a list, in its slots, and which of these slots have a value."""
         values, tensor = self._tensor(values_column), self._tensor(column)
         if isinstance(values, tf.RaggedTensor) != isinstance(tensor, tf.RaggedTensor):
             raise ConfigError(f"{column!r} and {values_column!r} must both be a RaggedTensor, or neither")
-        weights, lengths = self._padded(column, many)
+        weights, lengths = self._padded(column, max_length)
         if isinstance(tensor, tf.RaggedTensor):
             other = tf.cast(values.row_lengths(), tf.int64)
             refuse(lengths != other, f"{column}: a list has not the same length as that in {values_column}")
@@ -115,18 +115,18 @@ class RawColumns:
             same = tf.shape(tensor)[1] == tf.shape(values)[1]
             tf.debugging.Assert(same, [f"{column}: the lists have not the same lengths as those in {values_column}"])
             lengths = self._lengths(values_column)
-        return weights, tf.sequence_mask(lengths, many)
+        return weights, tf.sequence_mask(lengths, max_length)
 
     def _tensor(self, column: str) -> Any:
         if column not in self._tensors:
             raise ConfigError(f"there is no tensor {column!r}; there are {', '.join(self._tensors) or 'none'}")
         return self._tensors[column]
 
-    def _padded(self, column: str, many: int) -> tuple[Any, Any]:
+    def _padded(self, column: str, max_length: int) -> tuple[Any, Any]:
         tensor = self._tensor(column)
         if isinstance(tensor, tf.RaggedTensor):
             tensor = tensor.to_tensor()
-        return _fitted(tensor, many), self._lengths(column)
+        return _fitted(tensor, max_length), self._lengths(column)
 
     def _lengths(self, column: str) -> Any:
         """How many values each row's list has."""
@@ -165,11 +165,11 @@ def _checked(name: str, spec: tf.TensorSpec, given: Any) -> Any:
     return tensor if ragged else tf.ensure_shape(tensor, spec.shape)
 
 
-def _fitted(tensor: Any, many: int) -> Any:
-    """Rows of exactly `many` slots."""
-    cut = tensor[:, :many]
+def _fitted(tensor: Any, max_length: int) -> Any:
+    """Rows of exactly `max_length` slots."""
+    cut = tensor[:, :max_length]
     return tf.ensure_shape(
-        tf.pad(cut, [[0, 0], [0, many - tf.shape(cut)[1]]], constant_values=_nothing(tensor)), (None, many)
+        tf.pad(cut, [[0, 0], [0, max_length - tf.shape(cut)[1]]], constant_values=_nothing(tensor)), (None, max_length)
     )
 
 

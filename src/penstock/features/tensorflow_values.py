@@ -2,8 +2,8 @@
 
 Contract
 --------
-* What `encode` calls missing is missing here: NaN, and what equals a value in `ignore`.  So only `ignore` makes a
-  string or an id a missing one.
+* What `encode` calls missing is missing here: NaN, and what equals one of `missing_values`.  So only `missing_values`
+  make a string or an id a missing one.
 * What `encode` refuses fails an assertion that names the column.  A value that is missing, or that lies behind the end
   of a list, fails none.
 
@@ -42,7 +42,7 @@ WITHOUT_SIGN: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The values of one feature: `(batch,)`, or `(batch, many)`."""
+    """The values of one feature: `(batch,)`, or `(batch, max_length)`."""
 
     tensor: Any
     live: Any

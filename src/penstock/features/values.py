@@ -3,7 +3,7 @@
 A reader takes a value of a row and gives what the kind of a feature counts with: a float, an integer, or a string.  It
 gives None for a value that is missing, and raises `ValueRefused` for one that is not of the kind.
 
-* Missing is what is None, NaN, pandas' NA and NaT, and what equals a value in `ignore`.
+* Missing is what is None, NaN, pandas' NA and NaT, and what equals one of `missing_values`.
 * A numpy scalar counts as the Python value that it holds, a float16 or float32 as its shortest decimal.  A boolean is
   no number; as a category it is its JSON text.
 * Nothing is rounded: an integer that a float cannot hold exactly, and a float that is no integer, are refused.
@@ -127,9 +127,9 @@ class ValueReader(ABC, Generic[T]):
     wanted: ClassVar[str]
     """What the values are, as the reasons say it."""
 
-    def __init__(self, ignore: tuple[Any, ...] = ()) -> None:
-        self.ignored_values = frozenset(ignore)
-        self.ignored = frozenset(token for value in ignore if (token := self._token_of(value)) is not None)
+    def __init__(self, missing_values: tuple[Any, ...] = ()) -> None:
+        self.ignored_values = frozenset(missing_values)
+        self.ignored = frozenset(token for value in missing_values if (token := self._token_of(value)) is not None)
         """What the ignored values stand for, where they are of the kind."""
 
     def read(self, value: Any) -> T | None:
@@ -249,10 +249,14 @@ class NumberReader(ValueReader[float]):
 
     wanted = "a number"
 
-    def __init__(self, ignore: tuple[Any, ...] = ()) -> None:
-        super().__init__(ignore)
+    def __init__(self, missing_values: tuple[Any, ...] = ()) -> None:
+        super().__init__(missing_values)
         self.ignored_floats = np.array(
-            [float(value) for value in ignore if isinstance(value, float) or (isinstance(value, int) and fits(value))]
+            [
+                float(value)
+                for value in missing_values
+                if isinstance(value, float) or (isinstance(value, int) and fits(value))
+            ]
         )
 
     def parse(self, value: Any) -> float:

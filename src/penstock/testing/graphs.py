@@ -82,13 +82,13 @@ class GraphSuite:
         batch = sums(2)
         with closing(self.open_sums()) as graph:
             for dtype in ("float64", "float16", "int64", "object"):
-                assert_refused(graph, {**batch, "left": batch["left"].astype(dtype)}, "'left' has to be float32")
+                assert_refused(graph, {**batch, "left": batch["left"].astype(dtype)}, "'left' must be float32")
 
     def test_an_id_of_another_dtype_is_refused_and_not_cast(self) -> None:
         """Nor made wider: who gives an int32 may have lost bits already."""
         with closing(self.open_ids()) as graph:
             for dtype in ("int32", "uint64", "float64"):
-                assert_refused(graph, {"id": np.zeros(2, dtype=dtype)}, "'id' has to be int64")
+                assert_refused(graph, {"id": np.zeros(2, dtype=dtype)}, "'id' must be int64")
 
     def test_a_missing_input_is_refused_by_name(self) -> None:
         """No default stands for it."""

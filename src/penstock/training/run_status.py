@@ -27,8 +27,8 @@ class RunState(StrEnum):
 
     UNPLANNED = "unplanned"
     """Nobody has called `plan` to its end."""
-    RUNNING = "working"
-    """Tasks are left; whether somebody works on them is told by the holders."""
+    RUNNING = "running"
+    """Tasks are left; `workers` has those that somebody works on."""
     DONE = "done"
     """Nothing is left."""
     FAILED = "failed"
@@ -36,7 +36,7 @@ class RunState(StrEnum):
 
 
 class PhaseStatus(msgspec.Struct, frozen=True):
-    """How many tasks of a kind are in each state."""
+    """How many tasks of a phase are in each state."""
 
     phase: Phase
     queued: int

@@ -77,7 +77,7 @@ def _check_arguments(arguments: Any) -> None:
     if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
         raise ConfigError(
             f"save must return a dict with the arguments of penstock.export.save, such as {{'model': ..., "
-            f"'features': ..., 'probes': ...}}, got {type(arguments).__name__}"
+            f"'features': ..., 'reference_rows': ...}}, got {type(arguments).__name__}"
         )
     if "path" in arguments:
         raise ConfigError("save returned a path, but the run chooses the path of the model: leave it out")

@@ -1,7 +1,8 @@
 """The tables of a training run's file, and how its tasks are read from them and written.
 
-Kinds and states are numbers in the order of `Phase` and `TaskState`.  `lease_until` and `since` are readings of the
-host's clock since its boot, and `boot_id` says since which.  Each function is part of a transaction of its caller.
+Phases, in the columns `kind`, and states are numbers in the order of `Phase` and `TaskState`.  `lease_until` and
+`since` are readings of the host's clock since its boot, and `boot_id` says since which.  Each function is part of a
+transaction of its caller.
 """
 
 from __future__ import annotations

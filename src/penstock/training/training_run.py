@@ -121,7 +121,7 @@ class Run:
             save: returns the arguments of `penstock.export.save` as a dict, without the path.  One process calls it,
                 when all other tasks are done.
 
-        A kind without a function is left to other processes.
+        A phase without a function is left to other processes.
 
         Raises:
             RunFailed: a task used up its attempts, in this process or in another one.
@@ -168,17 +168,17 @@ class Run:
 
     @checked_keywords("penstock.training.Run.results")
     def results(self, phase: str) -> list[Any]:
-        """What the functions of a kind returned, in the order of the plan; None where a task is not done.
+        """What the functions of a phase returned, in the order of the plan; None where a task is not done.
 
         Args:
             phase: "train", "evaluate" or "predict".
 
         Raises:
-            ConfigError: there is no such kind, or no run.
+            ConfigError: there is no such phase, or no run.
             RunUnavailable: the file of the run is locked, or the disk is full or fails.
         """
         if phase not in PLANNED_KINDS:
-            raise ConfigError(f"there is no kind {phase!r}; kinds: {', '.join(PLANNED_KINDS)}")
+            raise ConfigError(f"there is no phase {phase!r}; phases: {', '.join(PLANNED_KINDS)}")
         with self._opened() as store:
             return store.results(Phase(phase))
 

@@ -43,7 +43,7 @@ def test_inspect_gives_json(saved, tmp_path):
     folder, digest = saved
     status, output = artifact(tmp_path, "inspect", folder, "--json")
     told = json.loads(output)
-    assert (status, told["digest"], told["schema"], told["name"]) == (0, digest, 1, "affairs")
+    assert (status, told["digest"], told["schema"], told["name"]) == (0, digest, 3, "affairs")
     assert told["graphs"][0]["outputs"] == [{"name": "probability", "dtype": "float32", "shape": []}]
     assert "model.onnx" in told["files"]
 
@@ -56,7 +56,7 @@ def test_verify_replays_the_probes(saved, tmp_path):
     status, output = artifact(tmp_path, "verify", saved[0], "--json")
     told = json.loads(output)
     assert (status, told["rows"]) == (0, 4)
-    assert told["worst"]["probability"] < 1e-5
+    assert told["max_difference"]["probability"] < 1e-5
 
 
 def test_verify_says_whom_of_those_who_read_its_folder_the_artifact_is_hidden_from(tmp_path):
@@ -196,8 +196,8 @@ def test_help_says_which_graph_a_command_takes_without_a_format(tmp_path, comman
 TRAINERS = """
 def train(): return {"features": None}
 def nothing(): return None
-def with_path(): return {"model": 1, "features": None, "probes": [], "path": "elsewhere"}
-def more(): return {"model": 1, "features": None, "probes": [], "batch_size": 3}
+def with_path(): return {"model": 1, "features": None, "reference_rows": [], "path": "elsewhere"}
+def more(): return {"model": 1, "features": None, "reference_rows": [], "batch_size": 3}
 def takes(rows): return {}
 class Trainer: pass
 """

@@ -55,7 +55,7 @@ def test_status_tells_the_kinds_the_holders_and_where_it_is_published(tmp_path, 
     code, output = status(tmp_path)
     assert code == 0
     for word in (
-        f"run {training.id} in {tmp_path}/run: working", f"published in {tmp_path}/models: nothing yet", "train 0",
+        f"run {training.id} in {tmp_path}/run: running", f"published in {tmp_path}/models: nothing yet", "train 0",
         str(os.getpid()), "s left",
     ):  # fmt: skip
         assert word in output, word
@@ -65,28 +65,28 @@ def test_status_gives_json(tmp_path, training, store):
     store.finish(claim(store, Phase.TRAIN), None)
     claim(store, Phase.TRAIN)
     code, found = told(tmp_path)
-    (holder,) = found.pop("holders")
+    (worker,) = found.pop("workers")
     assert code == 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("at"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found.pop("taken_at"))
     assert found == {
-        "folder": str(tmp_path / "run"), "run": training.id, "state": "working",
-        "publish_to": str(tmp_path / "models"), "version": None, "troubles": [],
-        "kinds": [
-            {"kind": "train", "waiting": 0, "leased": 1, "done": 1, "failed": 0},
-            {"kind": "evaluate", "waiting": 1, "leased": 0, "done": 0, "failed": 0},
-            {"kind": "save", "waiting": 1, "leased": 0, "done": 0, "failed": 0},
+        "folder": str(tmp_path / "run"), "run": training.id, "state": "running",
+        "publish_to": str(tmp_path / "models"), "version": None, "errors": [],
+        "phases": [
+            {"phase": "train", "queued": 0, "running": 1, "done": 1, "failed": 0},
+            {"phase": "evaluate", "queued": 1, "running": 0, "done": 0, "failed": 0},
+            {"phase": "save", "queued": 1, "running": 0, "done": 0, "failed": 0},
         ],
     }  # fmt: skip
-    assert (holder["task"], holder["pid"], holder["attempt"]) == ("train 1", os.getpid(), 1)
-    assert 0 <= holder["held"] < 30
-    assert 0 < holder["lease_left"] <= 30
+    assert (worker["task"], worker["pid"], worker["attempt"]) == ("train 1", os.getpid(), 1)
+    assert 0 <= worker["running_seconds"] < 30
+    assert 0 < worker["lease_left"] <= 30
 
 
 def test_a_run_that_is_done_tells_its_version(tmp_path, training, store):
     for kind, result in ((Phase.TRAIN, 1), (Phase.TRAIN, 2), (Phase.EVALUATE, 3), (Phase.SAVE, 7)):
         store.finish(claim(store, kind), result)
     code, found = told(tmp_path)
-    assert (code, found["state"], found["version"], found["holders"]) == (0, "done", 7, [])
+    assert (code, found["state"], found["version"], found["workers"]) == (0, "done", 7, [])
     assert f"published in {tmp_path}/models: version 7" in status(tmp_path)[1]
 
 
@@ -95,7 +95,7 @@ def test_a_version_that_the_run_itself_does_not_know_of_is_told(tmp_path, traini
         write_artifact(stage.artifact)
         assert stage.publish(run=training.id).version == 1
     code, found = told(tmp_path)
-    assert (code, found["state"], found["version"]) == (0, "working", 1)
+    assert (code, found["state"], found["version"]) == (0, "running", 1)
 
 
 def test_a_model_directory_that_cannot_be_read_does_not_keep_the_run_from_being_shown(tmp_path, training):
@@ -114,20 +114,20 @@ def test_a_failed_run_tells_its_traceback_and_goes_on_after_a_retry(tmp_path, tr
     assert "ValueError: [bad]" in output
     assert "\x1b[31m" not in output
     code, found = told(tmp_path)
-    assert (code, found["state"], found["troubles"][0]["attempts"]) == (1, "failed", 1)
+    assert (code, found["state"], found["errors"][0]["attempts"]) == (1, "failed", 1)
     code, output = run(tmp_path, "training", "retry", "run")
     assert code == 0
     assert "continues where it stopped" in output
     code, found = told(tmp_path)
-    assert (code, found["state"], found["troubles"][0]["attempts"]) == (0, "working", 0)
-    assert "train 1 (waiting) failed before the last retry, by:\nTraceback:\n" in status(tmp_path)[1]
+    assert (code, found["state"], found["errors"][0]["attempts"]) == (0, "running", 0)
+    assert "train 1 (queued) failed before the last retry, by:\nTraceback:\n" in status(tmp_path)[1]
     assert training.results("train") == [1, None]
 
 
 def test_a_lease_that_ran_out_is_shown_as_such(tmp_path, training, store):
     claim(store, Phase.TRAIN, lease=-1.0)
-    assert "ran out" in status(tmp_path)[1]
-    assert told(tmp_path)[1]["holders"][0]["lease_left"] < 0
+    assert "expired" in status(tmp_path)[1]
+    assert told(tmp_path)[1]["workers"][0]["lease_left"] < 0
 
 
 def test_retry_changes_nothing_where_no_task_failed(tmp_path, training):
@@ -159,7 +159,7 @@ def test_a_folder_without_a_plan_is_told(tmp_path):
     (tmp_path / "run").mkdir()
     SqliteTasks(tmp_path / "run" / "run.db").close()
     code, found = told(tmp_path)
-    assert (code, found["state"], found["run"], found["kinds"]) == (0, "unplanned", None, [])
+    assert (code, found["state"], found["run"], found["phases"]) == (0, "unplanned", None, [])
     assert "run without a plan" in status(tmp_path)[1]
 
 
@@ -167,7 +167,7 @@ def test_a_folder_without_a_plan_is_told(tmp_path):
 def test_a_run_that_is_watched_is_shown_until_it_is_done(tmp_path, training, store, flags):
     watch = Program(tmp_path, *PENSTOCK, "training", "status", "run", "--watch", *flags, env=WIDE)
     try:
-        watch.wait_for("working")
+        watch.wait_for("running")
         for kind in (Phase.TRAIN, Phase.TRAIN, Phase.EVALUATE, Phase.SAVE):
             store.finish(claim(store, kind), 1)
         watch.wait_for('done["\n]')
@@ -179,7 +179,7 @@ def test_a_run_that_is_watched_is_shown_until_it_is_done(tmp_path, training, sto
 def test_a_run_that_fails_while_it_is_watched_ends_the_watch(tmp_path, training, store):
     watch = Program(tmp_path, *PENSTOCK, "training", "status", "run", "--watch", env=WIDE)
     try:
-        watch.wait_for("working")
+        watch.wait_for("running")
         store.fail(claim(store, Phase.TRAIN), "ValueError: bad", attempts=1)
         assert watch.wait() == 1
         assert "ValueError: bad" in watch.output

@@ -123,8 +123,8 @@ def test_of_two_that_save_at_once_the_first_to_publish_wins(tmp_path):
 
 def test_what_a_killed_saver_left_is_removed_by_the_next_for_the_same_path(tmp_path):
     left = tmp_path / f".affairs.draft-{'0' * 16}"
-    (left / "probes").mkdir(parents=True)
-    (left / "probes" / "rows.json").write_bytes(b"[]")
+    (left / "reference_rows").mkdir(parents=True)
+    (left / "reference_rows" / "rows.json").write_bytes(b"[]")
     with new_artifact(tmp_path / "affairs", name="affairs"):
         assert not left.exists()
     assert names_in(tmp_path) == []

@@ -19,9 +19,11 @@ SHA = "0123456789abcdef" * 4
 FILE = FileEntry(SHA, 3)
 GRAPH = GraphEntry("onnx", "model.onnx", (TensorSpec("x", "float32", (2, None)),), (TensorSpec("p", "float32"),))
 MANIFEST = Manifest(
-    schema=1,
+    schema=3,
     name="affairs",
-    files={"features.json": FILE, "model.onnx": FILE, "probes/rows.json": FILE, "saved_model/saved_model.pb": FILE},
+    files=dict.fromkeys(
+        ("features.json", "model.onnx", "reference_rows/rows.json", "saved_model/saved_model.pb"), FILE
+    ),
     graphs=(GRAPH,),
     batch=BatchEntry(32, 0.0, None),
     reference_rows=ReferenceEntry(3),
@@ -58,7 +60,7 @@ ITEM = msgspec.structs.replace(
     USER, name="item", ids="dense", size=4, rows=4, placed="inlined", input="", lookups=(Lookup("i", "", by_row=True),)
 )
 WITH_TABLES = msgspec.structs.replace(
-    MANIFEST, schema=2, files={**MANIFEST.files, "ids.onnx": FILE}, graphs=(IDS, FED), tables=(USER, ITEM)
+    MANIFEST, files={**MANIFEST.files, "ids.onnx": FILE}, graphs=(IDS, FED), tables=(USER, ITEM)
 )
 
 
@@ -88,7 +90,7 @@ def test_a_manifest_is_read_as_it_was_written_and_written_in_one_way():
 
 def test_without_tables_outside_a_manifest_is_as_it_was_before_there_were_any():
     found = as_dict()
-    assert (found["schema"], found["run"], found["tables"], found["base"]) == (1, None, [], None)
+    assert (found["schema"], found["run"], found["tables"], found["base"]) == (3, None, [], None)
     assert found["graphs"][0].keys() == {"format", "path", "inputs", "outputs"}
 
 
@@ -114,16 +116,16 @@ def test_no_field_may_be_missing(field):
         ({"schema": "1"}, "Expected `int`"),
         (
             {"schema": 0},
-            "schema 0, but this Penstock reads only schema 1 and 2: use the version that wrote it, or save",
+            "schema 0, but this Penstock reads only schema 1, 2 and 3: use the version that wrote it, or save",
         ),
         (
-            {"schema": 3},
-            "schema 3, but this Penstock reads only schema 1 and 2: use the version that wrote it or a newer one",
+            {"schema": 4},
+            "schema 4, but this Penstock reads only schema 1, 2 and 3: use the version that wrote it or a newer one",
         ),
         ({"tolerance": [-1, 0]}, "both numbers must be finite and at least 0"),
         ({"tolerance": [1]}, "length 2"),
-        ({"probes": {"rows": 0, "path": "probes"}}, "but must be at least 1"),
-        ({"probes": {"rows": 3, "path": "../probes"}}, "no file is below the path of the probes, '../probes'"),
+        ({"reference_rows": {"rows": 0, "path": "reference_rows"}}, "but must be at least 1"),
+        ({"reference_rows": {"rows": 3, "path": "../r"}}, "no file is below the path of the reference rows, '../r'"),
         ({"created": "yesterday"}, "Invalid isoformat"),
         ({"batch": {"max_size": 0, "max_wait": 0.0, "max_idle_gap": None}}, "max_size must be at least 1, got 0"),
         (
@@ -141,8 +143,11 @@ def test_no_field_may_be_missing(field):
         ),
         ({"batch": {"max_size": 1, "max_wait": 10**400, "max_idle_gap": None}}, "batch.*max_wait"),
         ({"graphs": []}, "there is no graph"),
-        ({"name": "a\x1b[31m"}, r"name: a service's name is of letters, digits and `._-`, .* got 'a\\x1b\[31m'"),
-        ({"name": ".."}, "name: a service's name is of letters"),
+        (
+            {"name": "a\x1b[31m"},
+            r"name: a service's name must consist of letters, digits and `._-`, .* got 'a\\x1b\[31m'",
+        ),
+        ({"name": ".."}, "name: a service's name must consist of letters"),
         ({"git": "\ud800"}, "half of a surrogate pair, which is not valid text"),
         ({"metadata": {"\udfff": 1}}, "half of a surrogate pair, which is not valid text"),
         ({"files": {"\ud800": {"sha256": SHA, "bytes": 1}}}, "half of a surrogate pair, which is not valid text"),
@@ -171,7 +176,7 @@ def test_a_path_of_very_many_names_is_refused_before_it_is_walked():
     [
         ("manifest.json", {}, "must not be listed among the files"),
         ("DIGEST", {}, "must not be listed among the files"),
-        ("probes/rows.json/x", {}, "'probes/rows.json' is listed as a file and as a directory"),
+        ("reference_rows/rows.json/x", {}, "'reference_rows/rows.json' is listed as a file and as a directory"),
         ("a", {"sha256": SHA.upper()}, "the sha256 of 'a' is not 64 hexadecimal digits"),
         ("a", {"sha256": SHA[1:]}, "the sha256 of 'a' is not 64 hexadecimal digits"),
         ("a", {"sha256": SHA + "0"}, "the sha256 of 'a' is not 64 hexadecimal digits"),
@@ -228,8 +233,15 @@ def test_tables_survive_json_with_the_graphs_of_each_role():
     assert found.ids == ((IDS.outputs[0], True), (IDS.outputs[1], True))
 
 
+def in_old_words(found, schema):
+    """Turn a manifest of today into one of an earlier schema, in place."""
+    found["schema"] = schema
+    found["probes"] = found.pop("reference_rows")
+    found["batch"] = {{"max_idle_gap": "max_gap"}.get(key, key): value for key, value in found["batch"].items()}
+
+
 def of_first_schema(found):
-    found["schema"] = 1
+    in_old_words(found, 1)
 
 
 def without_tables_outside(found):
@@ -240,8 +252,13 @@ def without_ids(found):
     del found["graphs"][0]
 
 
+def of_second_schema_without_tables(found):
+    in_old_words(found, 2)
+    without_tables_outside(found)
+
+
 def ids_without_tables(found):
-    found.update(schema=1, tables=[])
+    found.update(tables=[])
 
 
 def of_two_formats(found):
@@ -290,7 +307,8 @@ def shard_of_no_file(found):
     ("edit", "said"),
     [
         (of_first_schema, "it is of schema 1, and has 1 tables outside of the graph"),
-        (without_tables_outside, "it is of schema 2, and has 0 tables outside of the graph"),
+        (of_second_schema_without_tables, "it is of schema 2, and has 0 tables outside of the graph"),
+        (without_tables_outside, "it is of schema 3, and has 0 tables outside of the graph"),
         (without_ids, "the onnx graphs are model, but must be ids and model"),
         (ids_without_tables, "the onnx graphs are ids and model, but must be model"),
         (of_two_formats, "the ids graphs onnx and pt2 have different outputs"),
@@ -359,7 +377,7 @@ def test_a_key_that_is_there_twice_is_found_anywhere():
         {"classes": (1j,)},
         {"tolerance": (math.inf, 0.0)},
         {"created": "now"},
-        {"probes": ReferenceEntry(0)},
+        {"reference_rows": ReferenceEntry(0)},
     ],
 )
 def test_what_could_not_be_read_again_is_never_written(fields):
@@ -388,3 +406,40 @@ def test_a_learned_wait_is_stored_as_such_and_one_of_0_stays_0():
     assert msgspec.to_builtins(batch_to_entry(Batch())) == {"max_size": 32, "max_wait": "auto", "max_idle_gap": None}
     assert msgspec.to_builtins(batch_to_entry(Batch(max_wait=0)))["max_wait"] == 0.0
     assert batch_from_entry(BatchEntry(32, 0.0, None)) == Batch(max_wait=0)
+
+
+@pytest.mark.parametrize("manifest", [MANIFEST, WITH_TABLES], ids=["schema 1", "schema 2"])
+def test_a_manifest_of_an_earlier_schema_is_read_in_its_own_words(manifest):
+    batch = BatchEntry(32, 0.1, 0.5, delay_when_idle=False)
+    files = {**manifest.files, "probes/rows.json": FILE}
+    found = json.loads(manifest_to_json(msgspec.structs.replace(manifest, batch=batch, files=files)))
+    schema = 2 if manifest.tables else 1
+    in_old_words(found, schema)
+    found["batch"]["hold_after_idle"] = found["batch"].pop("delay_when_idle")
+    del found["probes"]["path"]
+    assert manifest_from_json(json.dumps(found).encode()) == msgspec.structs.replace(
+        manifest, schema=schema, batch=batch, files=files, reference_rows=ReferenceEntry(3, "probes")
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"reference_rows": {"rows": 3, "path": "probes"}}, "it has 'reference_rows', which is 'probes' in its schema"),
+        ({"batch": {"max_idle_gap": 1.0}}, "it has 'max_idle_gap', which is 'max_gap' in its schema"),
+        ({"batch": {"delay_when_idle": True}}, "it has 'delay_when_idle', which is 'hold_after_idle' in its schema"),
+        ({"batch": 3}, "Expected `object`, got `int` - at `$.batch`"),
+        ({"probes": 3}, "Expected `object`, got `int` - at `$.reference_rows`"),
+    ],
+)
+def test_an_earlier_schema_has_no_word_of_a_later_one(change, said):
+    found = as_dict()
+    in_old_words(found, 1)
+    assert said in refusal({**found, **change})
+
+
+@pytest.mark.parametrize("word", ["probes", "max_gap", "hold_after_idle"])
+def test_a_later_schema_has_no_word_of_an_earlier_one(word):
+    found = as_dict()
+    (found if word == "probes" else found["batch"])[word] = None
+    assert f"unknown field `{word}`" in refusal(found)

@@ -22,12 +22,12 @@ FILES = (
     "features.json",
     "manifest.json",
     "model.onnx",
-    "probes/inputs/occupation.npy",
-    "probes/inputs/x.npy",
-    "probes/outputs/probability.npy",
-    "probes/rows.json",
+    "reference_rows/inputs/occupation.npy",
+    "reference_rows/inputs/x.npy",
+    "reference_rows/outputs/probability.npy",
+    "reference_rows/rows.json",
 )
-FOLDERS = ("probes", "probes/inputs", "probes/outputs")
+FOLDERS = ("reference_rows", "reference_rows/inputs", "reference_rows/outputs")
 
 
 @pytest.fixture(scope="module")
@@ -156,13 +156,13 @@ def test_a_link_in_the_place_of_a_folder_is_refused(artifact, folder, tmp_path):
 # -- something is there that should not be ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["more", "probes/more.npy", ".hidden", "probes/inputs/x.npy~"])
+@pytest.mark.parametrize("path", ["more", "reference_rows/more.npy", ".hidden", "reference_rows/inputs/x.npy~"])
 def test_a_file_that_is_not_listed_is_refused(artifact, path):
     (artifact / path).write_bytes(b"")
     assert f"{path} is a file that the manifest does not list" in refusal(artifact, path)
 
 
-@pytest.mark.parametrize("path", ["saved_model", "probes/more", "probes/inputs/x"])
+@pytest.mark.parametrize("path", ["saved_model", "reference_rows/more", "reference_rows/inputs/x"])
 def test_an_empty_folder_that_is_not_listed_is_refused(artifact, path):
     (artifact / path).mkdir()
     assert f"{path} is a folder that the manifest does not list" in refusal(artifact, path)
@@ -198,7 +198,7 @@ def test_a_manifest_that_was_changed_with_its_digest_does_not_hide_a_changed_fil
     assert "model.onnx was changed after it was saved: its sha256 is" in refusal(artifact, "model.onnx")
 
 
-@pytest.mark.parametrize("path", ["../outside", "/etc/hostname", "probes/../../outside"])
+@pytest.mark.parametrize("path", ["../outside", "/etc/hostname", "reference_rows/../../outside"])
 def test_a_manifest_cannot_list_what_lies_outside(artifact, path):
     content = b"outside"
     (artifact.parent / "outside").write_bytes(content)
@@ -405,21 +405,21 @@ def test_a_file_that_was_just_written_is_hashed_again(settled, hashed):
     assert len(found.read("model.onnx")) == hashed()
 
 
-@pytest.mark.parametrize("link", ["probes/rows.json", "probes"])
+@pytest.mark.parametrize("link", ["reference_rows/rows.json", "reference_rows"])
 def test_a_link_that_appears_after_it_was_opened_is_not_followed(artifact, link, tmp_path):
     found = open_artifact(artifact)
     assert found.probe_rows() == ROWS
     (artifact / link).rename(tmp_path / "moved")
     (artifact / link).symlink_to(tmp_path / "moved")
-    with pytest.raises(ArtifactInvalid, match=r"probes/rows.json cannot be read"):
+    with pytest.raises(ArtifactInvalid, match=r"reference_rows/rows.json cannot be read"):
         found.probe_rows()
 
 
 def test_a_process_that_opens_no_graph_may_leave_the_files_unchecked_but_not_those_it_reads(artifact):
     (artifact / "model.onnx").write_bytes(b"")
-    (artifact / "probes" / "rows.json").write_bytes(b"[]")
+    (artifact / "reference_rows" / "rows.json").write_bytes(b"[]")
     found = open_artifact(artifact, check_files=False)
-    with pytest.raises(ArtifactInvalid, match=r"probes/rows.json has 2 bytes"):
+    with pytest.raises(ArtifactInvalid, match=r"reference_rows/rows.json has 2 bytes"):
         found.probe_rows()
 
 
@@ -433,12 +433,12 @@ def test_no_descriptor_stays_open_whatever_is_found(artifact):
     before = open_files()
     open_artifact(artifact).probes()
     assert open_files() <= before
-    for path in ("probes/inputs/more", "probes/outputs/more"):
+    for path in ("reference_rows/inputs/more", "reference_rows/outputs/more"):
         (artifact / path).mkdir()
         refusal(artifact, path)
         (artifact / path).rmdir()
         assert open_files() <= before
-    (artifact / "probes" / "rows.json").unlink()
-    (artifact / "probes" / "rows.json").symlink_to("nowhere")
-    refusal(artifact, "probes/rows.json")
+    (artifact / "reference_rows" / "rows.json").unlink()
+    (artifact / "reference_rows" / "rows.json").symlink_to("nowhere")
+    refusal(artifact, "reference_rows/rows.json")
     assert open_files() <= before

@@ -1194,7 +1194,7 @@ def test_a_lock_that_is_current_too_changes_nothing(saved, there, published, cha
     (there / ".lock").unlink()
     (there / ".lock").hardlink_to(there / "CURRENT")
     before = (there / "CURRENT").read_bytes()
-    with pytest.raises(PublishFailed, match=rf"{there} was not changed: {there}/\.lock has another name too"):
+    with pytest.raises(PublishFailed, match=rf"{there} was not changed: {there}/\.lock has a second hard link"):
         change(saved, there)
     assert (there / "CURRENT").read_bytes() == before
 

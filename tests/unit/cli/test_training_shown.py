@@ -20,7 +20,7 @@ from penstock.training.sqlite_tasks import SqliteTasks
 from terminals import Terminal
 
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
-KINDS = ["kind", "waiting", "leased", "done", "failed"]
+KINDS = ["phase", "queued", "running", "done", "failed"]
 
 
 @pytest.fixture
@@ -152,6 +152,6 @@ def test_nothing_is_lost_on_a_narrow_terminal(failed, monkeypatch, width):
         if len(cells) == 7:
             columns = [before + cell.strip() for before, cell in zip(columns, cells[1:-1], strict=True)]
     if width >= CELL_WIDTH * 5:
-        assert columns == ["kindtrainevaluate", "waiting01", "leased10", "done00", "failed10"]
+        assert columns == ["phasetrainevaluate", "queued01", "running10", "done00", "failed10"]
     else:
         assert [word for word in shown.split() if word in KINDS][1:6] == KINDS  # the first is the state

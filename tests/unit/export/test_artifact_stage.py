@@ -122,7 +122,7 @@ def test_what_no_value_has_done_is_raised_as_it_is(raising, error):
 def test_it_declares_what_the_artifact_says(saved):
     declared = ArtifactStage.declare(**saved)
     assert declared.batch == ps.Batch(max_size=7, max_wait=0)
-    assert list(declared.examples) == features().rows_of(ROWS)[:3]
+    assert list(declared.examples) == features().to_rows(ROWS)[:3]
     assert declared.result.__struct_encode_fields__ == ("probability",)
     assert msgspec.json.decode(b'{"probability": 1}', type=declared.result).output0 == 1.0
 
@@ -181,7 +181,7 @@ def test_what_can_run_code_is_loaded_with_trust_or_its_digest_alone(tmp_path, mo
     monkeypatch.setattr(artifact_service, "check_library", lambda _: None)  # as where PyTorch is installed
     with pytest.raises(ps.ConfigError, match="'pt2' can run code"):
         ps.export.load(path)
-    for known in ({"trust": True}, {"digest": digest}):
+    for known in ({"trust_model_code": True}, {"model_digest": digest}):
         assert ps.export.load(path, **known).version == digest
 
 
@@ -192,7 +192,7 @@ def test_a_model_directory_is_loaded_as_the_version_that_is_current(saved, tmp_p
     service = ps.export.load(tmp_path / "models")
     assert (service.name, service.model_version) == ("other", 2)
     roll_back(tmp_path / "models")
-    service = ps.export.load(tmp_path / "models", digest=saved["digest"])
+    service = ps.export.load(tmp_path / "models", model_digest=saved["digest"])
     assert (service.name, service.model_version, service.version) == ("affairs", 1, saved["digest"])
     assert ps.export.load(saved["path"]).model_version is None
 
@@ -232,11 +232,15 @@ async def test_a_service_that_was_loaded_answers_in_process_by_the_same_rules(sa
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ({"format": "pt2"}, ps.ConfigError, "has no graph of the format 'pt2'"),
-        ({"format": "pickle"}, ps.ConfigError, "format must be one of onnx, pt2, saved_model, got 'pickle'"),
-        ({"digest": "0" * 64}, ps.ArtifactInvalid, "is expected"),
-        ({"digest": "abc"}, ps.ConfigError, "digest must be 64 hex digits"),
-        ({"trust": "yes"}, ps.ConfigError, "trust must be true or false"),
+        ({"model_format": "pt2"}, ps.ConfigError, "has no graph of the format 'pt2'"),
+        (
+            {"model_format": "pickle"},
+            ps.ConfigError,
+            "model_format must be one of onnx, pt2, saved_model, got 'pickle'",
+        ),
+        ({"model_digest": "0" * 64}, ps.ArtifactInvalid, "is expected"),
+        ({"model_digest": "abc"}, ps.ConfigError, "model_digest must be 64 lowercase hex digits"),
+        ({"trust_model_code": "yes"}, ps.ConfigError, "trust_model_code must be true or false"),
         ({"workers": 0}, ps.ConfigError, "workers must be a whole number of at least 1"),
     ],
 )

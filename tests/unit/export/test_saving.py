@@ -120,14 +120,14 @@ def test_what_is_saved_is_proved_and_opens_again(tmp_path):
     manifest = artifact.manifest
     assert report.path == tmp_path / "made" / "affairs"
     assert report.rows == 6
-    assert 0 <= report.worst["probability"] <= 1e-6
+    assert 0 <= report.max_difference["probability"] <= 1e-6
     assert (manifest.name, manifest.reference_rows.rows, manifest.metadata) == ("affairs", 2, {"epochs": 3})
     assert (manifest.batch.max_size, manifest.batch.max_wait) == (7, 0.01)
     assert artifact.features == features()
     assert {"python", "penstock", "numpy", "onnxruntime"} == set(manifest.libraries)
     assert list(report.path.parent.iterdir()) == [report.path]
     assert heard.steps[0] == "running the model"
-    assert heard.notes[0] == "2 probe rows are stored in the artifact: everyone with access to it can read them"
+    assert heard.notes[0] == "2 reference rows are stored in the artifact: everyone with access to it can read them"
     assert "6 rows, greatest difference" in heard.notes[-1]
 
 
@@ -140,8 +140,8 @@ def test_the_manifest_says_when_and_from_which_commit(tmp_path, monkeypatch):
 
 def test_rows_to_check_do_not_ship(tmp_path):
     report = saved(tmp_path, Exporter(), probes=ROWS[:1], check=ROWS[1:])
-    shipped = json.loads((report.path / "probes" / "rows.json").read_text())
-    assert shipped == features().rows_of(ROWS[:1])
+    shipped = json.loads((report.path / "reference_rows" / "rows.json").read_text())
+    assert shipped == features().to_rows(ROWS[:1])
 
 
 def test_an_answer_that_differs_is_refused_with_format_output_row_and_both_values(tmp_path):
@@ -165,7 +165,7 @@ def test_a_graph_that_its_own_runtime_cannot_open_is_refused(tmp_path):
 
 def test_a_wider_tolerance_lets_it_pass(tmp_path):
     report = saved(tmp_path, Exporter(lambda answers, _: answers + 0.25), tolerance=(0.3, 0.0))
-    assert report.worst["probability"] == pytest.approx(0.25, abs=1e-6)
+    assert report.max_difference["probability"] == pytest.approx(0.25, abs=1e-6)
 
 
 def test_a_model_that_answers_otherwise_when_asked_again_is_refused(tmp_path):
@@ -301,9 +301,9 @@ def test_a_graph_that_is_none_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"probes": []}, "probes has no rows"),
-        ({"probes": [{**ROWS[0], "age": "old"}]}, r"probes: .* at `\$\[0\]\.age`"),
-        ({"check": [ROWS[0], {**ROWS[0], "age": "old"}]}, r"check: .* at `\$\[1\]\.age`"),
+        ({"probes": []}, "reference_rows has no rows"),
+        ({"probes": [{**ROWS[0], "age": "old"}]}, r"reference_rows: .* at `\$\[0\]\.age`"),
+        ({"check": [ROWS[0], {**ROWS[0], "age": "old"}]}, r"validation_data: .* at `\$\[1\]\.age`"),
         ({"outputs": ["a", "b"]}, "has 2 names, but the model has 1 outputs"),
         (
             {"classes": ["a", "b", "c"]},
@@ -355,7 +355,9 @@ def test_outputs_of_another_shape_for_the_rows_to_check_are_refused(tmp_path):
         return answers if len(answers) == 2 else answers[:, None]
 
     error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
-    assert "output 'probability' is float32[] a row for the probes, but float32[1] for check" in str(error)
+    assert "output 'probability' is float32[] a row for the reference rows, but float32[1] for validation_data" in str(
+        error
+    )
 
 
 def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
@@ -363,7 +365,7 @@ def test_more_outputs_for_the_rows_to_check_are_refused(tmp_path):
         return answers if len(answers) == 2 else ModelAnswer([answers, answers])
 
     error = refusal(tmp_path, ConfigError, Exporter(change), check=ROWS)
-    assert "the model returns 1 outputs for the probes, but 2 for check" in str(error)
+    assert "the model returns 1 outputs for the reference rows, but 2 for validation_data" in str(error)
 
 
 IDENTITY = onnx_bytes.model(
@@ -461,7 +463,7 @@ def test_few_rows_for_a_model_in_doubt_are_told_with_their_number(tmp_path, doub
     saved(tmp_path, exporter, probes=ROWS[:probes], check=many, heard=heard)
     notes = [note for note in heard.notes if "are compared" in note]
     words = f"{told} rows are compared, which is few for this model: it rounds; pass all held-out rows as "
-    assert notes == ([] if told is None else [f"{words}check, at least 300"])
+    assert notes == ([] if told is None else [f"{words}validation_data, at least 300"])
 
 
 @pytest.mark.parametrize(
@@ -482,7 +484,7 @@ def test_it_is_told_where_no_batch_has_two_different_rows(tmp_path, probes, chec
 
 def test_save_checks_its_arguments_before_it_looks_at_the_model(tmp_path):
     path = tmp_path / "model"
-    fitting = {"features": features(), "probes": ROWS}
+    fitting = {"features": features(), "reference_rows": ROWS}
     unfitted = ps.Features({"age": ps.features.Numeric(scale="standard")})
     for options, reason in [
         ({"features": {}}, r"features must be a penstock\.Features, got \{\}"),
@@ -506,7 +508,13 @@ def test_a_run_saves_as_save_does_and_the_manifest_says_its_id(tmp_path, monkeyp
     model = object()
     given = []
     monkeypatch.setattr(saving, "exporter_for", lambda *arguments: given.append(arguments) or Exporter())
-    arguments = {"model": model, "features": features(), "probes": ROWS[:2], "check": ROWS, "name": "affairs"}
+    arguments = {
+        "model": model,
+        "features": features(),
+        "reference_rows": ROWS[:2],
+        "validation_data": ROWS,
+        "name": "affairs",
+    }
     arguments |= {"outputs": ["probability"], "metadata": {"epochs": 3}}
     report = save_for_run(tmp_path / "affairs", "run-1", arguments)
     manifest = open_artifact(report.path, digest=report.digest).manifest
@@ -531,7 +539,9 @@ def test_a_model_that_is_saved_by_itself_has_no_run(tmp_path):
 )
 def test_what_a_run_saves_is_checked_as_the_arguments_of_save_are(tmp_path, change, said):
     with pytest.raises(ConfigError, match=said):
-        save_for_run(tmp_path / "affairs", "run-1", {"model": 1, "features": features(), "probes": ROWS, **change})
-    with pytest.raises(ConfigError, match=r"penstock.export.save: missing a required.*argument: 'probes'"):
+        save_for_run(
+            tmp_path / "affairs", "run-1", {"model": 1, "features": features(), "reference_rows": ROWS, **change}
+        )
+    with pytest.raises(ConfigError, match=r"penstock.export.save: missing a required.*argument: 'reference_rows'"):
         save_for_run(tmp_path / "affairs", "run-1", {"model": 1, "features": features()})
     assert list(tmp_path.iterdir()) == []

@@ -23,9 +23,9 @@ from terminals import Terminal
 def test_progress_is_lines_where_nobody_watches(capsys):
     with progress_shown() as progress:
         progress.step("running the model")
-        progress.note("2 probe rows ship")
+        progress.note("2 reference rows ship")
     written = capsys.readouterr()
-    assert written.err == "penstock: running the model\npenstock: 2 probe rows ship\n"
+    assert written.err == "penstock: running the model\npenstock: 2 reference rows ship\n"
     assert written.out == ""
 
 
@@ -36,9 +36,9 @@ def test_on_a_terminal_notes_stay_and_steps_do_not(monkeypatch):
     with progress_shown() as progress:
         progress.step("asking [the] model")
         with quietly():
-            progress.note("2 probe rows [ship]")
+            progress.note("2 reference rows [ship]")
     shown = terminal.getvalue()
-    assert "penstock: 2 probe rows [ship]\n" in shown
+    assert "penstock: 2 reference rows [ship]\n" in shown
     assert "asking [the] model" in shown
     assert shown.endswith("\x1b[1A\x1b[2K")  # up one line, and that line erased: the step is gone
 
@@ -58,7 +58,7 @@ def test_a_terminal_that_is_closed_costs_no_model(monkeypatch):
     with progress_shown() as progress:
         terminal.gone = True
         progress.step("running the model")
-        progress.note("2 probe rows ship")
+        progress.note("2 reference rows ship")
     assert sys.stderr is terminal
     with progress_shown() as progress:
         progress.step("running the model")

@@ -87,7 +87,7 @@ def test_what_no_feature_takes_is_refused_when_it_is_read(change, why):
         read(GOOD | change)
 
 
-def test_a_column_without_a_stand_in_is_required():
+def test_a_column_without_a_fill_value_is_required():
     for name in GOOD:
         rest = {key: value for key, value in GOOD.items() if key != name}
         if name == "age":

@@ -13,17 +13,17 @@ from rows import each
 
 WRONG = [
     (lambda: f.Numeric(scale="log"), 'scale must be "standard", "minmax" or None, got \'log\''),
-    (lambda: f.Numeric(fill_value=f.EMPTY), "missing=EMPTY is for features with ids"),
-    (lambda: f.Numeric(fill_value="3"), "missing: expected a number, got str '3'"),
-    (lambda: f.Numeric(fill_value=True), "missing: expected a number, got bool True"),
-    (lambda: f.Numeric(fill_value=math.nan), "missing must be a value, but nan is a missing one"),
-    (lambda: f.Numeric(fill_value=math.inf), "missing: expected a finite number, got inf"),
-    (lambda: f.Numeric(fill_value=2**53 + 1), "missing: 9007199254740993 cannot be represented exactly as float64"),
-    (lambda: f.Numeric(missing_values="ab"), "ignore must be a sequence"),
-    (lambda: f.Numeric(missing_values={1}), "ignore must be a sequence"),
-    (lambda: f.Numeric(missing_values=[None]), "ignore must have strings and numbers, got None"),
-    (lambda: f.Numeric(missing_values=[True]), "ignore must have strings and numbers, got True"),
-    (lambda: f.Numeric(missing_values=["\ud800"]), "ignore has half of a surrogate pair"),
+    (lambda: f.Numeric(fill_value=f.EMPTY), "fill_value=EMPTY is for features with ids"),
+    (lambda: f.Numeric(fill_value="3"), "fill_value: expected a number, got str '3'"),
+    (lambda: f.Numeric(fill_value=True), "fill_value: expected a number, got bool True"),
+    (lambda: f.Numeric(fill_value=math.nan), "fill_value must be a value, but nan is a missing one"),
+    (lambda: f.Numeric(fill_value=math.inf), "fill_value: expected a finite number, got inf"),
+    (lambda: f.Numeric(fill_value=2**53 + 1), "fill_value: 9007199254740993 cannot be represented exactly as float64"),
+    (lambda: f.Numeric(missing_values="ab"), "missing_values must be a sequence"),
+    (lambda: f.Numeric(missing_values={1}), "missing_values must be a sequence"),
+    (lambda: f.Numeric(missing_values=[None]), "missing_values must have strings and numbers, got None"),
+    (lambda: f.Numeric(missing_values=[True]), "missing_values must have strings and numbers, got True"),
+    (lambda: f.Numeric(missing_values=["\ud800"]), "missing_values has half of a surrogate pair"),
     (lambda: f.Numeric(column=""), "column must be a name, got ''"),
     (lambda: f.Numeric(column=3), "column must be a name, got 3"),
     (lambda: f.Bucketized(), "give either boundaries= or quantiles="),
@@ -42,17 +42,17 @@ WRONG = [
     (lambda: f.Hashed(True), "buckets must be an integer"),
     (lambda: f.Hashed(2**63), "buckets must be an integer"),
     (lambda: f.Hashed(2, one_hot=1), "one_hot must be True or False, got 1"),
-    (lambda: f.Hashed(2, max_length=0), "many must be an integer of at least 1"),
-    (lambda: f.Hashed(2, max_length=2**31), "many must be an integer of at least 1 and at most 2147483647"),
-    (lambda: f.Hashed(2, weights="w"), "weights='w' needs many="),
+    (lambda: f.Hashed(2, max_length=0), "max_length must be an integer of at least 1"),
+    (lambda: f.Hashed(2, max_length=2**31), "max_length must be an integer of at least 1 and at most 2147483647"),
+    (lambda: f.Hashed(2, weights="w"), "weights='w' needs max_length="),
     (lambda: f.Hashed(2, max_length=2, weights=""), "weights must be a name"),
     (lambda: f.Hashed(2, max_length=2, weights="w", column="w"), "cannot both be in the column 'w'"),
     (lambda: f.Hashed(2, cross_only=True, one_hot=True), "cross_only=True creates no input of the model"),
     (lambda: f.Hashed(2, cross_only=True, max_length=2), "cross_only=True creates no input of the model"),
-    (lambda: f.Hashed(2, fill_value=f.MEAN), "missing=MEAN is for numbers"),
-    (lambda: f.Hashed(2, missing_values=[None]), "ignore must have strings, numbers and booleans, got None"),
-    (lambda: f.Ids(2, missing_values=[True]), "ignore must have strings and numbers, got True"),
-    (lambda: f.Hashed(2, fill_value=0.5), "missing: a category is a string"),
+    (lambda: f.Hashed(2, fill_value=f.MEAN), "fill_value=MEAN is for numbers"),
+    (lambda: f.Hashed(2, missing_values=[None]), "missing_values must have strings, numbers and booleans, got None"),
+    (lambda: f.Ids(2, missing_values=[True]), "missing_values must have strings and numbers, got True"),
+    (lambda: f.Hashed(2, fill_value=0.5), "fill_value: a category is a string"),
     (lambda: f.Vocabulary(), "give either values= or max_size="),
     (lambda: f.Vocabulary(["a"], max_size=3), "give either values= or max_size="),
     (lambda: f.Vocabulary([]), "values must have at least one value"),
@@ -74,16 +74,16 @@ WRONG = [
     (lambda: f.Crossed(["a", "b"], 0), "buckets must be an integer"),
     (lambda: f.Crossed(["a", "b"], 3, hash_key=-1), "hash_key must be an integer of at least 0"),
     (lambda: f.Crossed(["a", "b"], 3, hash_key=2**64), "hash_key must be an integer of at least 0 and at most"),
-    (lambda: f.Crossed(["a", "b"], 3, fill_value=3), "missing of a cross must be EMPTY or None, got 3"),
+    (lambda: f.Crossed(["a", "b"], 3, fill_value=3), "fill_value of a cross must be EMPTY or None, got 3"),
     (lambda: f.Ids(0), "size must be an integer of at least 1"),
     (lambda: f.Ids(one_hot=True), "one_hot=True needs size="),
     (lambda: f.Ids(unknown=1), "unknown= needs size="),
-    (lambda: f.Ids(3, fill_value=3), "missing must be an id of 0 to 2, got 3"),
+    (lambda: f.Ids(3, fill_value=3), "fill_value must be an id of 0 to 2, got 3"),
     (lambda: f.Ids(3, unknown=-1), "unknown must be an id of 0 to 2, got -1"),
     (lambda: f.Ids(3, unknown=f.MEAN), "unknown=MEAN is not possible"),
-    (lambda: f.Ids(3, fill_value="x"), "missing: expected an integer or its decimal string, got str 'x'"),
-    (lambda: f.Text(fill_value=3), "missing of a text must be a string or None, got 3"),
-    (lambda: f.Text(fill_value="\udfff"), "missing has half of a surrogate pair"),
+    (lambda: f.Ids(3, fill_value="x"), "fill_value: expected an integer or its decimal string, got str 'x'"),
+    (lambda: f.Text(fill_value=3), "fill_value of a text must be a string or None, got 3"),
+    (lambda: f.Text(fill_value="\udfff"), "fill_value has half of a surrogate pair"),
 ]
 
 
@@ -99,15 +99,15 @@ def test_a_kind_that_cannot_be_is_refused_at_birth(make, why):
     [
         (lambda: f.Hashed(1), "buckets", 1),
         (lambda: f.Hashed(2**63 - 1), "buckets", 2**63 - 1),
-        (lambda: f.Hashed(1, max_length=1), "many", 1),
-        (lambda: f.Hashed(1, max_length=2**31 - 1), "many", 2**31 - 1),
+        (lambda: f.Hashed(1, max_length=1), "max_length", 1),
+        (lambda: f.Hashed(1, max_length=2**31 - 1), "max_length", 2**31 - 1),
         (lambda: f.Bucketized(quantiles=2), "quantiles", 2),
         (lambda: f.Bucketized(quantiles=2**31 - 1), "quantiles", 2**31 - 1),
         (lambda: f.Vocabulary(max_size=1, min_count=1, num_oov_indices=0), "num_oov_indices", 0),
         (lambda: f.Crossed(["a", "b"], 1, hash_key=0), "hash_key", 0),
         (lambda: f.Crossed(["a", "b"], 1, hash_key=2**64 - 1), "hash_key", 2**64 - 1),
-        (lambda: f.Ids(1, fill_value=0), "missing", 0),
-        (lambda: f.Ids(2**63 - 1, fill_value=2**63 - 2), "missing", 2**63 - 2),
+        (lambda: f.Ids(1, fill_value=0), "fill_value", 0),
+        (lambda: f.Ids(2**63 - 1, fill_value=2**63 - 2), "fill_value", 2**63 - 2),
     ],
 )
 def test_an_option_at_its_limit_is_taken(make, option, value):
@@ -128,7 +128,7 @@ def test_options_are_kept_in_one_form():
     assert f.Numeric(missing_values=(1, 1.0)).missing_values == (1, 1.0)
 
 
-def test_stand_ins_are_kept():
+def test_fill_values_are_kept():
     assert f.Ids(3, fill_value=f.EMPTY, unknown=f.EMPTY).unknown is f.EMPTY
     assert f.Bucketized([1], fill_value=f.MEAN).fill_value is f.MEAN
     assert f.Vocabulary(max_size=3, num_oov_indices=0, unknown="later").unknown == "later"

@@ -76,7 +76,7 @@ def tokens_of(kind: Any, value: Any) -> Any:
 
 
 def is_ignored(kind: Any, value: Any) -> bool:
-    for ignored in kind.ignore:
+    for ignored in kind.missing_values:
         if not isinstance(value, bool) and value == ignored:
             return True
         try:
@@ -90,11 +90,11 @@ def is_ignored(kind: Any, value: Any) -> bool:
 def token(kind: Any, learnt: f.Statistics, value: Any) -> Any:
     value = plain(value)
     if value is None or (not isinstance(value, list) and is_ignored(kind, value)):
-        if kind.missing is None:
+        if kind.fill_value is None:
             raise Refused
-        if kind.missing is f.MEAN:
+        if kind.fill_value is f.MEAN:
             return learnt.mean
-        return NOTHING if kind.missing is f.EMPTY else kind.missing
+        return NOTHING if kind.fill_value is f.EMPTY else kind.fill_value
     return tokens_of(kind, value)
 
 
@@ -179,13 +179,13 @@ def slow_list(name: str, kind: Any, learnt: Any, raw: Any, row: dict[str, Any], 
     raw = raw if isinstance(raw, list) else plain(raw)
     weights = [] if kind.weights is None else plain_list(row.get(kind.weights))
     if raw is None:
-        if kind.missing is None or weights:
+        if kind.fill_value is None or weights:
             raise Refused
-        raw = [] if kind.missing is f.EMPTY else [None]
+        raw = [] if kind.fill_value is f.EMPTY else [None]
         weights = [1.0] * len(raw)
     elif kind.weights is None:
         weights = [1.0] * (len(raw) if isinstance(raw, list) else 0)
-    if not isinstance(raw, list) or len(raw) > kind.many or len(weights) != len(raw):
+    if not isinstance(raw, list) or len(raw) > kind.max_length or len(weights) != len(raw):
         raise Refused
     ids = [id_of(kind, learnt, token(kind, learnt, value)) for value in raw]
     live = [0.0 if one is NOTHING else float32(number(plain(w))) for one, w in zip(ids, weights, strict=True)]
@@ -200,7 +200,7 @@ def slow_list(name: str, kind: Any, learnt: Any, raw: Any, row: dict[str, Any], 
         if kind.weights is not None and not np.isfinite(sums).all():
             raise Refused
         return {name: sums}
-    pad = [0] * (kind.many - len(ids))
+    pad = [0] * (kind.max_length - len(ids))
     return {name: ids + pad, f"{name}_weight": live + pad}
 
 
@@ -285,13 +285,13 @@ def some(random: Random, values: list[Any], most: int) -> list[Any]:
     return [random.choice(values) for _ in range(random.randint(0, most))]
 
 
-def forms(random: Random, stand_ins: list[Any]) -> dict[str, Any]:
+def forms(random: Random, fill_values: list[Any]) -> dict[str, Any]:
     """The options that kinds with ids have in common."""
-    options: dict[str, Any] = {"ignore": some(random, IGNORED, 2), "one_hot": random.random() < 0.5}
+    options: dict[str, Any] = {"missing_values": some(random, IGNORED, 2), "one_hot": random.random() < 0.5}
     if random.random() < 0.5:
-        options["many"] = random.randint(1, 4)
+        options["max_length"] = random.randint(1, 4)
         options["weights"] = random.choice([None, "weights"])
-    return options | {"missing": random.choice([None, *stand_ins, f.EMPTY])}
+    return options | {"fill_value": random.choice([None, *fill_values, f.EMPTY])}
 
 
 def random_spec(random: Random) -> f.Features:
@@ -342,11 +342,11 @@ def random_cell(random: Random, kind: Any, good: list[Any], odd: float, gaps: fl
             return random.choice(ANYTHING)
         return random.choice([None, math.nan]) if random.random() < gaps else random.choice(good)
 
-    if getattr(kind, "many", None) is None or random.random() < odd / 2:
+    if getattr(kind, "max_length", None) is None or random.random() < odd / 2:
         return value()
     if random.random() < gaps:
         return None
-    longest = kind.many + 1 if random.random() < odd else kind.many
+    longest = kind.max_length + 1 if random.random() < odd else kind.max_length
     values = [value() for _ in range(random.randint(0, longest))]
     return tuple(values) if random.random() < 0.2 else values
 

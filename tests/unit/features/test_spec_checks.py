@@ -10,15 +10,15 @@ from rows import each
 
 NUMBER, WORD = f.Numeric(), f.Hashed(3)
 WRONG = [
-    ([], None, "features must be a dict of kinds by name, got list"),
+    ([], None, "features must be a dict of features by name, got list"),
     ({}, None, "a spec needs at least one feature"),
     ({"": NUMBER}, None, "the name of a feature must be a name, got ''"),
     ({3: NUMBER}, None, "the name of a feature must be a name, got 3"),
     ({"a": "Numeric"}, None, "the feature 'a' must be a kind, such as penstock.features.Numeric(), got 'Numeric'"),
     ({"a": f.Numeric}, None, "the feature 'a' must be a kind"),
-    ({"a": WORD}, "x", "join='x' has nothing to join: no feature is a number or one-hot"),
-    ({"a": NUMBER}, "", "join must be a name, got ''"),
-    ({"a": NUMBER, "x": WORD}, "x", "the feature 'x' and join='x' would both be the input 'x'"),
+    ({"a": WORD}, "x", "concat_into='x' has nothing to concatenate: no feature is a number or one-hot"),
+    ({"a": NUMBER}, "", "concat_into must be a name, got ''"),
+    ({"a": NUMBER, "x": WORD}, "x", "the feature 'x' and concat_into='x' would both be the input 'x'"),
     (
         {"a": f.Hashed(3, max_length=2), "a_weight": NUMBER},
         None,
@@ -37,7 +37,7 @@ WRONG = [
     (
         {"a": f.Hashed(3, max_length=2), "n": NUMBER},
         "a_weight",
-        "the weights of 'a' and join='a_weight' would both be the input 'a_weight'",
+        "the weights of 'a' and concat_into='a_weight' would both be the input 'a_weight'",
     ),
     ({"a": f.Hashed(3, cross_only=True), "n": NUMBER}, None, "'a' has cross_only=True, but no cross has it as a key"),
     (
@@ -71,10 +71,10 @@ WRONG = [
 ]
 
 
-@each(("kinds", "join", "why"), WRONG)
-def test_features_that_cannot_stand_together_are_refused(kinds, join, why):
+@each(("kinds", "concat_into", "why"), WRONG)
+def test_features_that_cannot_stand_together_are_refused(kinds, concat_into, why):
     with pytest.raises(ConfigError) as caught:
-        f.Features(kinds, concat_into=join)
+        f.Features(kinds, concat_into=concat_into)
     assert why in str(caught.value)
 
 
@@ -142,7 +142,7 @@ def test_a_spec_shows_what_it_is():
     spec = f.Features({"n": f.Numeric(scale="minmax")}, concat_into="x")
     shown = repr(spec)
     assert "'n': Numeric(scale='minmax'" in shown
-    assert "join='x'" in shown
+    assert "concat_into='x'" in shown
     assert "not fitted" in shown
     assert "not fitted" not in repr(spec.fit([{"n": 1}]))
-    assert "join" not in repr(f.Features({"n": NUMBER}))
+    assert "concat_into" not in repr(f.Features({"n": NUMBER}))

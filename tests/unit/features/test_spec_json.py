@@ -24,22 +24,24 @@ boundaries = st.lists(normal, min_size=1, max_size=6, unique=True).map(sorted)
 
 @given(
     names=st.lists(words.filter(bool), min_size=6, max_size=6, unique=True),
-    ignore=st.lists(values, max_size=4),
-    stand_in=finite,
+    missing_values=st.lists(values, max_size=4),
+    fill_value=finite,
     word=words,
     cuts=boundaries,
     known=st.lists(words, min_size=1, max_size=6, unique=True),
     hash_key=st.integers(0, 2**64 - 1),
     size=st.integers(1, 2**63 - 1),
 )
-def test_every_value_of_an_option_comes_back(names, ignore, stand_in, word, cuts, known, hash_key, size):
+def test_every_value_of_an_option_comes_back(names, missing_values, fill_value, word, cuts, known, hash_key, size):
     kinds = dict(
         zip(
             names,
             [
-                f.Numeric(fill_value=stand_in, missing_values=ignore, column=names[0]),
-                f.Bucketized(cuts, fill_value=f.MEAN, missing_values=ignore),
-                f.Vocabulary(known, num_oov_indices=0, unknown=known[0], fill_value=word, missing_values=ignore),
+                f.Numeric(fill_value=fill_value, missing_values=missing_values, column=names[0]),
+                f.Bucketized(cuts, fill_value=f.MEAN, missing_values=missing_values),
+                f.Vocabulary(
+                    known, num_oov_indices=0, unknown=known[0], fill_value=word, missing_values=missing_values
+                ),
                 f.Ids(size, fill_value=size - 1, cross_only=True),
                 f.Text(fill_value=word),
                 f.Crossed([names[2], names[3]], size, hash_key=hash_key),
@@ -81,7 +83,7 @@ def test_every_statistic_comes_back(offset, divisor, mean, cuts, known):
 
 
 def spec() -> f.Features:
-    kinds = {"n": f.Numeric(scale="minmax", missing=f.MEAN, ignore=[math.inf, "é"]), "h": f.Hashed(3)}
+    kinds = {"n": f.Numeric(scale="minmax", fill_value=f.MEAN, missing_values=[math.inf, "é"]), "h": f.Hashed(3)}
     return f.Features(kinds, concat_into="x").fit([{"n": 1}, {"n": 2.5}])
 
 
@@ -114,24 +116,30 @@ WRONG = [
     (b"\xff", "not a valid feature spec"),
     ("[" * 100_000, "not a valid feature spec"),
     ("[]", "the text must be an object, got []"),
-    ('{"join": NaN}', "NaN is not valid JSON"),
-    ('{"join": null, "join": null}', "a key is given twice in an object with the keys ['join', 'join']"),
-    (changed("schema", to=2), "the schema of features must be 1, got 2"),
-    (changed("schema", to=True), "the schema of features must be 1, got True"),
+    ('{"concat_into": NaN}', "NaN is not valid JSON"),
+    ('{"schema": 2, "schema": 2}', "a key is given twice in an object with the keys ['schema', 'schema']"),
+    (changed("schema", to=3), "the schema of features must be 1 or 2, got 3"),
+    (changed("schema", to=True), "the schema of features must be 1 or 2, got True"),
     (changed("schema", to=None), "the text has no 'schema'"),
     (changed("more", to=1), "the text has an unknown key 'more'"),
-    (changed("join", to=3), "join must be a name or null, got 3"),
+    (changed("concat_into", to=3), "concat_into must be a name or null, got 3"),
     (changed("features", to=[]), "features must be an object, got []"),
     (changed("features", "n", to=3), "the feature 'n' must be an object, got 3"),
     (changed("features", "n", "kind", to="Number"), "the kind 'Number'; kinds: Numeric, Bucketized"),
     (changed("features", "n", "kind", to=["Numeric"]), "the kind ['Numeric']"),
     (changed("features", "n", "kind", to=None), "the feature 'n' has the kind None"),
-    (changed("features", "n", "mising", to=3), "an unknown key 'mising'; did you mean 'missing'?"),
+    (changed("features", "n", "fil_value", to=3), "an unknown key 'fil_value'; did you mean 'fill_value'?"),
     (changed("features", "n", "column", to=None), "the feature 'n' has no 'column'"),
-    (changed("features", "n", "missing", to={"stand_in": "median"}), "the feature 'n': {'stand_in': 'median'} is not"),
-    (changed("features", "n", "missing", to={"stand_in": []}), "is not a known value"),
-    (changed("features", "n", "missing", to={"float": "nan"}), "is not a known value"),
-    (changed("features", "n", "missing", to=True), "missing: expected a number, got bool True"),
+    (
+        changed("features", "n", "fill_value", to={"fill_value": "median"}),
+        "the feature 'n': {'fill_value': 'median'} is not a known value",
+    ),
+    (changed("features", "n", "fill_value", to={"stand_in": "mean"}), "{'stand_in': 'mean'} is not a known value"),
+    (changed("features", "n", "missing", to=3), "an unknown key 'missing'"),
+    (changed("schema", to=1), "the text has an unknown key 'concat_into'"),
+    (changed("features", "n", "fill_value", to={"fill_value": []}), "is not a known value"),
+    (changed("features", "n", "fill_value", to={"float": "nan"}), "is not a known value"),
+    (changed("features", "n", "fill_value", to=True), "fill_value: expected a number, got bool True"),
     (changed("features", "h", "buckets", to=3.0), "the feature 'h': buckets must be an integer"),
     (changed("features", "n", "scale", to=[1]), "scale must be"),
     (changed("statistics", to=[]), "statistics must be an object, got []"),

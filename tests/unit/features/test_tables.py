@@ -282,7 +282,7 @@ def test_a_list_is_refused_where_nothing_stands_for_it():
     }
 
 
-def test_a_stand_in_is_a_list_of_one_that_weighs_1():
+def test_a_fill_value_is_a_list_of_one_that_weighs_1():
     features = f.Features({"tags": f.Ids(9, max_length=2, fill_value=7, weights="w")})
     found = features.encode([{"tags": None, "w": None}, {"tags": [None, 3], "w": [0.5, 2]}])
     assert found["tags"].tolist() == [[7, 0], [7, 3]]

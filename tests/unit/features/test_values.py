@@ -343,14 +343,14 @@ def test_true_is_not_the_ignored_one():
 def test_the_missing_values_of_pandas_are_missing(monkeypatch):
     na, nat = object(), object()
     monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(NA=na, NaT=nat))
-    for kind, stand_in in ((f.Numeric(fill_value=7), 7), (f.Ids(fill_value=7), 7), (f.Text(fill_value="?"), "?")):
-        assert [one(kind, na), one(kind, nat)] == [stand_in] * 2
+    for kind, fill_value in ((f.Numeric(fill_value=7), 7), (f.Ids(fill_value=7), 7), (f.Text(fill_value="?"), "?")):
+        assert [one(kind, na), one(kind, nat)] == [fill_value] * 2
     monkeypatch.delitem(sys.modules, "pandas")
     assert "expected a number, got object" in reason(f.Numeric(fill_value=7), na)
 
 
-def test_a_stand_in_outside_of_a_closed_vocabulary_is_refused():
-    with pytest.raises(ValueError, match=r"missing='z' is not one of the known values"):
+def test_a_fill_value_outside_of_a_closed_vocabulary_is_refused():
+    with pytest.raises(ValueError, match=r"fill_value='z' is not one of the known values"):
         f.Features({"a": f.Vocabulary(["a"], num_oov_indices=0, fill_value="z")})
     known = f.Features({"a": f.Vocabulary(["a", "b"], num_oov_indices=0, unknown="b", fill_value="z")})
     assert known.encode([{"a": None}])["a"].tolist() == [1]

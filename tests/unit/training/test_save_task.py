@@ -12,7 +12,7 @@ from penstock.training import save_task
 from penstock.training.save_task import save_and_publish
 from tiny_artifacts import write_artifact
 
-ARGUMENTS = {"model": "model", "features": "features", "probes": "probes"}
+ARGUMENTS = {"model": "model", "features": "features", "reference_rows": "rows"}
 
 
 @pytest.fixture

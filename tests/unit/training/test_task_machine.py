@@ -39,11 +39,11 @@ class PlainTask:
     def __init__(self, kind, place, payload) -> None:
         self.kind, self.place, self.payload = kind, place, payload
         self.name = "save" if kind == "save" else f"{kind} {place}"
-        self.state, self.fence, self.attempts, self.trouble, self.result = "waiting", 0, 0, "", None
+        self.state, self.fence, self.attempts, self.trouble, self.result = "queued", 0, 0, "", None
         self.lease_left = self.held = self.claimed = None
 
     def free(self):
-        return self.state == "waiting" or (self.state == "leased" and self.lease_left <= 0)
+        return self.state == "queued" or (self.state == "running" and self.lease_left <= 0)
 
     def lets_go(self, state):
         self.state, self.lease_left, self.held = state, None, None
@@ -66,28 +66,28 @@ class PlainRun:
             return Ready(saved[0] if saved else None)
         left = [task for task in left if task.kind == left[0].kind]
         free = [task for task in left if task.free()]
-        if free and free[0].state == "leased" and free[0].attempts + 1 >= attempts:
+        if free and free[0].state == "running" and free[0].attempts + 1 >= attempts:
             self.failing(free[0], LOST, attempts)
             return self.failed
         if not free or free[0].kind not in kinds:
             return Blocked(Phase(left[0].kind), len(left), claimable=bool(free))
         task = free[0]
-        if task.state == "leased":
+        if task.state == "running":
             task.attempts, task.trouble = task.attempts + 1, LOST
-        task.state, task.lease_left, task.held, task.claimed = "leased", lease, 0.0, wall
+        task.state, task.lease_left, task.held, task.claimed = "running", lease, 0.0, wall
         task.fence += 1
         hold = TaskHold(Phase(task.kind), task.place, task.fence)
         return ClaimedTask(hold, task.payload, task.attempts + 1)
 
     def holder_of(self, hold):
         for task in self.tasks:
-            if (task.kind, task.place, task.fence) == hold and task.state == "leased":
+            if (task.kind, task.place, task.fence) == hold and task.state == "running":
                 return task
         return None
 
     def failing(self, task, trouble, attempts):
         task.attempts, task.trouble = task.attempts + 1, trouble
-        task.lets_go("failed" if task.attempts >= attempts else "waiting")
+        task.lets_go("failed" if task.attempts >= attempts else "queued")
         if task.state == "failed":
             self.failed = self.failed or Failed(task.name, trouble)
 
@@ -97,21 +97,21 @@ class PlainRun:
         self.failed = None
         for task in self.tasks:
             if task.state == "failed" or task.free():
-                task.lets_go("waiting")
+                task.lets_go("queued")
             if task.state != "done":
                 task.attempts = 0
         return True
 
     def pass_time(self, seconds):
         for task in self.tasks:
-            if task.state == "leased":
+            if task.state == "running":
                 task.lease_left -= seconds
                 if task.held is not None:
                     task.held += seconds
 
     def reboot(self):
         for task in self.tasks:
-            if task.state == "leased":
+            if task.state == "running":
                 task.lease_left, task.held = 0.0, None
 
 
@@ -242,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         task = self.model.holder_of(hold)
         assert self.stores[store].release(hold) is (task is not None)
         if task is not None:
-            task.lets_go("waiting")
+            task.lets_go("queued")
 
     @precondition(lambda self: self.model.failed)
     @rule(store=stores, attempts=st.integers(1, 3))

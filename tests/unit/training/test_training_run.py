@@ -192,8 +192,8 @@ def test_who_does_not_say_where_it_is_published_works_for_the_run_as_it_was_plan
         ({"lease": float("inf")}, "lease must be"),
         ({"lease": True}, "lease must be"),
         ({"lease": "30"}, "lease must be"),
-        ({"attempts": 0}, "attempts must be a whole number of at least 1, got 0"),
-        ({"attempts": 1.5}, "attempts must be"),
+        ({"max_attempts": 0}, "max_attempts must be a whole number of at least 1, got 0"),
+        ({"max_attempts": 1.5}, "max_attempts must be"),
         ({"save_timeout": 0}, "save_timeout must be more than 0 seconds; inf: no limit, got 0"),
         ({"save_timeout": True}, "save_timeout must be"),
         ({"publish_to": ""}, "publish_to must be the path of a directory, got ''"),
@@ -246,9 +246,9 @@ def test_words_that_are_not_known_are_explained(tmp_path):
     run = ps.training.Run(tmp_path / "run")
     with pytest.raises(ps.ConfigError, match=r"did you mean `evaluate=...`"):
         run.work(evalute=same)
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'trian'; kinds: train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no phase 'trian'; phases: train, evaluate, predict$"):
         run.results("trian")
-    with pytest.raises(ps.ConfigError, match=r"there is no kind 'save'; kinds: train, evaluate, predict$"):
+    with pytest.raises(ps.ConfigError, match=r"there is no phase 'save'; phases: train, evaluate, predict$"):
         run.results("save")
     with pytest.raises(ps.ConfigError, match="write must be a function"):
         run.checkpoint("path")

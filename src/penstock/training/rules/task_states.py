@@ -1,4 +1,4 @@
-"""The kinds and the states of a run's tasks, and their legal moves as a table."""
+"""The phases of a run, the states of its tasks, and their legal moves as a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.moves import Move
 
 
 class Phase(StrEnum):
-    """What a task is for.  A kind starts when all tasks of those before it are done."""
+    """A part of a run: what its tasks are for.  It starts when all tasks of the phases before it are done."""
 
     TRAIN = "train"
     EVALUATE = "evaluate"
@@ -20,9 +20,9 @@ class Phase(StrEnum):
 class TaskState(StrEnum):
     """Where a task is in its life, by the names that users see."""
 
-    QUEUED = "waiting"
-    """It may be claimed once its kind has started."""
-    RUNNING = "leased"
+    QUEUED = "queued"
+    """It may be claimed once its phase has started."""
+    RUNNING = "running"
     """A worker has claimed it."""
     DONE = "done"
     """Its function has returned."""
@@ -31,7 +31,7 @@ class TaskState(StrEnum):
 
 
 CLAIM: Final = Move("claim", "a task", {TaskState.QUEUED: TaskState.RUNNING, TaskState.RUNNING: TaskState.RUNNING})
-"""A worker takes it; from LEASED only where the lease has run out."""
+"""A worker takes it; from RUNNING only where the lease has run out."""
 FINISH: Final = Move("finish", "a task", {TaskState.RUNNING: TaskState.DONE})
 """Its function returned."""
 GIVE_BACK: Final = Move("give back", "a task", {TaskState.RUNNING: TaskState.QUEUED})

@@ -31,7 +31,7 @@ from penstock.training.rules.task_states import Phase, TaskState
 from penstock.training.task_store import Blocked, Failed, Ready
 
 TRAIN, EVALUATE, PREDICT, SAVE = Phase
-WAITING, LEASED, DONE, FAILED = TaskState
+QUEUED, RUNNING, DONE, FAILED = TaskState
 NOW = HostTime(wall=1000.0, boottime=50.0, boot_id="this boot")
 ME = Worker(12, "me")
 
@@ -42,7 +42,7 @@ def at(boottime, boot_id="this boot", wall=1000.0):
 
 def leased(lease_until=60.0, **others):
     fields = {"fence": 4, "boot_id": "this boot", "since": 45.0, "claimed": 995.0, "pid": 7, "host": "away"}
-    return TaskRecord(TRAIN, 3, LEASED, lease_until=lease_until, **(fields | others))
+    return TaskRecord(TRAIN, 3, RUNNING, lease_until=lease_until, **(fields | others))
 
 
 def ask(kinds=(TRAIN,), *, first=None, failed=None, left=None, version=None, attempts=3, lease=30.0, now=NOW):
@@ -67,7 +67,7 @@ def test_the_wall_clock_has_no_say():
     assert has_run_out(leased(60.0), at(60.0, wall=-9e9))
 
 
-@pytest.mark.parametrize("state", [WAITING, DONE, FAILED])
+@pytest.mark.parametrize("state", [QUEUED, DONE, FAILED])
 def test_only_what_is_leased_can_lose_its_lease(state):
     assert not has_run_out(leased(0.0)._replace(state=state), NOW)
 
@@ -99,7 +99,7 @@ def test_a_task_that_waits_is_claimed_with_a_larger_fence():
         TaskRecord(
             TRAIN,
             3,
-            LEASED,
+            RUNNING,
             fence=5,
             attempts=1,
             lease_until=80.0,
@@ -117,7 +117,7 @@ def test_a_task_that_has_lost_its_lease_is_claimed_and_the_lost_attempt_is_count
     found = ask(first=leased(40.0, attempts=1))
     assert isinstance(found, Take)
     task = found.task
-    assert (task.state, task.fence, task.attempts, task.lease_until, task.pid) == (LEASED, 5, 2, 80.0, 12)
+    assert (task.state, task.fence, task.attempts, task.lease_until, task.pid) == (RUNNING, 5, 2, 80.0, 12)
     assert task.trouble == (
         "lease expired: process 7 on away sent no renewal; it was killed, hung or paused, or its host restarted"
     )
@@ -160,7 +160,7 @@ def test_a_fence_counts_while_its_task_is_leased():
     assert fence_counts(leased(0.0), 4)  # nobody has claimed it since
     assert not fence_counts(leased(), 3)
     assert not fence_counts(leased(), 5)
-    assert not fence_counts(leased()._replace(state=WAITING), 4)
+    assert not fence_counts(leased()._replace(state=QUEUED), 4)
     assert not fence_counts(None, 4)
 
 
@@ -189,9 +189,7 @@ def test_what_is_finished_is_done():
 
 
 def test_a_failed_attempt_is_counted_and_the_task_goes_back():
-    assert after_failure(leased(attempts=1), "raised", 3) == leased(attempts=2, trouble="raised")._replace(
-        state=WAITING
-    )
+    assert after_failure(leased(attempts=1), "raised", 3) == leased(attempts=2, trouble="raised")._replace(state=QUEUED)
 
 
 def test_the_last_failed_attempt_fails_the_task():
@@ -201,18 +199,16 @@ def test_the_last_failed_attempt_fails_the_task():
 
 
 def test_what_is_given_back_counts_no_attempt():
-    assert released(leased(attempts=1, trouble="before")) == leased(attempts=1, trouble="before")._replace(
-        state=WAITING
-    )
+    assert released(leased(attempts=1, trouble="before")) == leased(attempts=1, trouble="before")._replace(state=QUEUED)
 
 
 def test_a_retry_gives_what_is_not_done_all_attempts():
     for before, after in [
         (TaskRecord(TRAIN, 0, DONE, attempts=2), TaskRecord(TRAIN, 0, DONE, attempts=2)),
-        (TaskRecord(TRAIN, 0, FAILED, attempts=3, fence=3), TaskRecord(TRAIN, 0, WAITING, fence=3)),
-        (TaskRecord(TRAIN, 0, WAITING, attempts=2), TaskRecord(TRAIN, 0, WAITING)),
+        (TaskRecord(TRAIN, 0, FAILED, attempts=3, fence=3), TaskRecord(TRAIN, 0, QUEUED, fence=3)),
+        (TaskRecord(TRAIN, 0, QUEUED, attempts=2), TaskRecord(TRAIN, 0, QUEUED)),
         (leased(attempts=2), leased()),
-        (leased(40.0, attempts=2), leased(40.0)._replace(state=WAITING)),
+        (leased(40.0, attempts=2), leased(40.0)._replace(state=QUEUED)),
     ]:
         assert retried(before, NOW) == after
 
@@ -227,7 +223,7 @@ def test_a_task_is_named_for_people():
 
 def test_a_held_task_shows_its_holder_its_age_and_its_lease():
     entry = entry_of(leased(60.0, attempts=1, trouble="why"), NOW)
-    assert (entry.kind, entry.place, entry.state, entry.attempts, entry.trouble) == (TRAIN, 3, LEASED, 1, "why")
+    assert (entry.kind, entry.place, entry.state, entry.attempts, entry.trouble) == (TRAIN, 3, RUNNING, 1, "why")
     assert (entry.pid, entry.host, entry.claimed, entry.held, entry.lease_left) == (7, "away", 995.0, 5.0, 10.0)
 
 

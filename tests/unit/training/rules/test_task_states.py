@@ -7,7 +7,7 @@ import pytest
 from penstock.core.moves import IllegalMove
 from penstock.training.rules.task_states import CLAIM, FINISH, GIVE_BACK, GIVE_UP, MOVES, RETRY, TaskState
 
-WAITING, LEASED, DONE, FAILED = TaskState
+QUEUED, RUNNING, DONE, FAILED = TaskState
 
 
 def test_the_moves_are_these_and_no_others():
@@ -19,12 +19,12 @@ def test_the_moves_are_these_and_no_others():
             except IllegalMove:
                 continue
     assert found == {
-        (CLAIM, WAITING, LEASED),
-        (CLAIM, LEASED, LEASED),
-        (FINISH, LEASED, DONE),
-        (GIVE_BACK, LEASED, WAITING),
-        (GIVE_UP, LEASED, FAILED),
-        (RETRY, FAILED, WAITING),
+        (CLAIM, QUEUED, RUNNING),
+        (CLAIM, RUNNING, RUNNING),
+        (FINISH, RUNNING, DONE),
+        (GIVE_BACK, RUNNING, QUEUED),
+        (GIVE_UP, RUNNING, FAILED),
+        (RETRY, FAILED, QUEUED),
     }
 
 

@@ -1,0 +1,36 @@
+PRAGMA application_id = 1349415794;
+PRAGMA user_version = 1;
+BEGIN TRANSACTION;
+CREATE TABLE kinds (kind INTEGER PRIMARY KEY, total INTEGER NOT NULL, left INTEGER NOT NULL);
+INSERT INTO "kinds" VALUES(0,4,3);
+INSERT INTO "kinds" VALUES(1,1,1);
+INSERT INTO "kinds" VALUES(2,0,0);
+INSERT INTO "kinds" VALUES(3,0,0);
+CREATE TABLE payloads (
+        kind INTEGER NOT NULL, place INTEGER NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, place));
+INSERT INTO "payloads" VALUES(0,0,'"first"');
+INSERT INTO "payloads" VALUES(0,1,'"second"');
+INSERT INTO "payloads" VALUES(0,2,'"third"');
+INSERT INTO "payloads" VALUES(0,3,'"fourth"');
+INSERT INTO "payloads" VALUES(1,0,'{"of":1}');
+CREATE TABLE results (
+        kind INTEGER NOT NULL, place INTEGER NOT NULL, json TEXT NOT NULL, PRIMARY KEY (kind, place));
+INSERT INTO "results" VALUES(0,0,'{"loss":0.5}');
+CREATE TABLE run (
+        one INTEGER PRIMARY KEY CHECK (one = 1), id TEXT NOT NULL, publish_to TEXT,
+        failed_kind INTEGER, failed_place INTEGER);
+INSERT INTO "run" VALUES(1,'2e8e965dfeed412b8380341264a2c3d1',NULL,NULL,NULL);
+CREATE TABLE tasks (
+        kind INTEGER NOT NULL, place INTEGER NOT NULL, state INTEGER NOT NULL, fence INTEGER NOT NULL,
+        attempts INTEGER NOT NULL, lease_until REAL, boot_id TEXT NOT NULL, since REAL, claimed REAL, pid INTEGER,
+        host TEXT NOT NULL, trouble TEXT NOT NULL, PRIMARY KEY (kind, place));
+INSERT INTO "tasks" VALUES(0,0,2,1,0,3548.773955234,'11111111-2222-4333-8444-555555555555',3518.773955234,1.79598899459484601017e+09,6948,'vm','');
+INSERT INTO "tasks" VALUES(0,1,1,2,1,3519.327668832,'11111111-2222-4333-8444-555555555555',3518.827668832,1.79598899464855980877e+09,6948,'vm','Traceback (most recent call last):
+ValueError: nan
+');
+INSERT INTO "tasks" VALUES(0,2,1,1,0,3519.333276989,'11111111-2222-4333-8444-555555555555',3518.833276989,1.795988994654168129e+09,6948,'vm','');
+INSERT INTO "tasks" VALUES(0,3,0,0,0,NULL,'',NULL,NULL,NULL,'','');
+INSERT INTO "tasks" VALUES(1,0,0,0,0,NULL,'',NULL,NULL,NULL,'','');
+CREATE INDEX waiting ON tasks (kind, place) WHERE state = 0;
+CREATE INDEX leased ON tasks (kind, place) WHERE state = 1;
+COMMIT;
