@@ -9,10 +9,10 @@ import sys
 from typing import Any
 
 import numpy as np
-from data import survey
 from sklearn.linear_model import LogisticRegression
 
 import penstock as ps
+from data import survey
 from penstock import features as f
 
 SHARDS = 12
@@ -44,7 +44,13 @@ def save() -> dict[str, Any]:
     model.classes_ = np.array([0, 1])
     model.coef_ = np.mean([shard["coef"] for shard in shards], axis=0)
     model.intercept_ = np.mean([shard["intercept"] for shard in shards], axis=0)
-    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": model,
+        "features": features,
+        "name": "affairs",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sys
 from typing import Any
 
 import torch
-from data import survey
 from torch import distributed
 from torch.nn.functional import binary_cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from train_torch import SPEC, Affairs
 
 import penstock as ps
+from data import survey
 
 rows, held_out = survey()
 features = SPEC.fit(rows)
@@ -46,7 +46,13 @@ def train(model: torch.nn.Module) -> None:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task."""
-    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": model,
+        "features": features,
+        "name": "affairs",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ import sys
 from typing import Any
 
 import keras
-from data import survey
 
 import penstock as ps
+from data import survey
 from penstock import features as f
 
 
@@ -32,7 +32,13 @@ def train() -> dict[str, Any]:
     model.compile(optimizer=keras.optimizers.Adam(0.005), loss={"probability": "binary_crossentropy"})
     batches = features.tf_dataset(rows, label="affair", batch_size=64)
     model.fit(batches, epochs=5, shuffle=False, verbose=0)
-    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": model,
+        "features": features,
+        "name": "affairs",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

@@ -3,12 +3,12 @@
 import sys
 from typing import Any
 
-from data import survey
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import penstock as ps
+from data import survey
 from penstock import features as f
 
 
@@ -25,7 +25,13 @@ def train() -> dict[str, Any]:
     ).fit(rows)
     model = make_pipeline(StandardScaler(), LogisticRegression())
     model.fit(features.encode(rows)["x"], rows["affair"].astype(int))
-    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": model,
+        "features": features,
+        "name": "affairs",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ import sys
 from typing import Any
 
 import torch
-from data import survey
 from torch import nn
 from torch.utils.data import DataLoader
 
 import penstock as ps
+from data import survey
 from penstock import features as f
 
 SPEC = ps.Features(
@@ -45,7 +45,13 @@ def train() -> dict[str, Any]:
             optimizer.zero_grad()
             nn.functional.binary_cross_entropy(model(**inputs)["probability"], affair).backward()
             optimizer.step()
-    return {"model": model, "features": features, "name": "affairs", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": model,
+        "features": features,
+        "name": "affairs",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

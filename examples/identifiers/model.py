@@ -1,8 +1,9 @@
 """The package of a file, from the bag of its identifiers: a row for each, added up, and a small network."""
 
 import torch
-from data import PACKAGES
 from torch import nn
+
+from data import PACKAGES
 
 BUCKETS = 2**17
 

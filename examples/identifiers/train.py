@@ -5,12 +5,12 @@ import sys
 from typing import Any
 
 import torch
-from data import LONGEST, files
 from model import BUCKETS, Packages
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
 import penstock as ps
+from data import LONGEST, files
 from penstock import embeddings as emb
 from penstock import features as f
 

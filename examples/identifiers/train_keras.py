@@ -5,9 +5,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from data import LONGEST, PACKAGES, files
 
 import penstock as ps
+from data import LONGEST, PACKAGES, files
 from penstock import embeddings as emb
 from penstock import features as f
 
@@ -46,7 +46,13 @@ def accuracy(_: None) -> float:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task: it may have trained nothing."""
-    return {"model": rows, "features": features, "name": "identifiers", "reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {
+        "model": rows,
+        "features": features,
+        "name": "identifiers",
+        "reference_rows": held_out[:16],
+        "validation_data": held_out[16:],
+    }
 
 
 if __name__ == "__main__":

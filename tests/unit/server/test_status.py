@@ -169,7 +169,9 @@ def test_an_error_about_jobs_is_a_problem(kind):
 
 
 def test_a_dead_job_is_told_without_its_traceback_and_by_whose_fault():
-    response, problem = job_problem(JobFailed("job a is dead: boom", job_id="a", traceback="row 7", cause="worker_lost"))
+    response, problem = job_problem(
+        JobFailed("job a is dead: boom", job_id="a", traceback="row 7", cause="worker_lost")
+    )
     assert (response.status, problem["id"], problem["detail"]) == (500, "a", "job a is dead: boom")
     assert "row 7" not in response.body.decode()
     assert job_problem(JobFailed("no number", job_id="a", cause="invalid_input"))[0].status == 422
