@@ -79,4 +79,4 @@ async def test_a_stage_is_told_its_gpus_inline_too(caplog, monkeypatch):
         async with ps.Service(spec, inline=True) as service:
             _, _, seen, told = await service.predict(1)
     assert (seen, told) == ("7", (2, 3))
-    assert "and gpus do not apply" in caplog.text
+    assert "these options are ignored: gpus" in caplog.text

@@ -150,7 +150,7 @@ async def test_a_worker_that_ends_in_setup_makes_the_start_fail_and_says_how(wha
 
 async def test_a_program_that_cannot_be_started_fails_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.executable", str(tmp_path / "no python here"))
-    with pytest.raises(ps.StartFailed, match=r"could not be started: .*no python here"):
+    with pytest.raises(ps.StartFailed, match=r"failed to start the process: .*no python here"):
         await ps.Service(stages.Double).start()
 
 
