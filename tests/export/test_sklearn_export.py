@@ -229,7 +229,7 @@ def of_empty_column(imputer):
 )
 @pytest.mark.filterwarnings("ignore:Skipping features")
 def test_an_imputer_of_a_column_that_was_always_missing_is_refused_by_its_name(tmp_path, imputer, remedy):
-    told = r"^step 'columntransformer.known' \((Simple|KNN)Imputer\) cannot be .*: one of its columns had only missing values "
+    told = r"^step 'columntransformer.known' \((Simple|KNN)Imputer\) cannot be .*: one of its columns had only missing "
     with pytest.raises(ExportRefused, match=rf"{told}.*; {remedy}"):
         exported(of_empty_column(imputer), MATRIX, tmp_path)
     assert list(tmp_path.iterdir()) == []
