@@ -128,7 +128,7 @@ def test_the_model_alone_and_rows_that_were_restored_are_refused_with_what_to_gi
     def save(model):
         ps.export.save(model, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS)
 
-    with pytest.raises(ConfigError, match=r"user has its rows in a training store: pass the object that .*offload returned"):
+    with pytest.raises(ConfigError, match=r"user has its rows in a training store: pass the object .*offload returned"):
         save(rows.model)
     emb.restore(rows)
     with pytest.raises(ConfigError, match="was restored and has its rows again: pass the model itself to save"):
