@@ -308,7 +308,7 @@ def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path
     probes = [row for row in ROWS if row["user"] >= 0]
     report = ps.export.save(rows, tmp_path / "saved", features=sized, reference_rows=probes)
     manifest = open_artifact(report.path).manifest
-    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"])
+    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (3, (), ["model"])
 
 
 def test_ids_that_depend_on_rows_are_refused_with_both_layers(tmp_path):

@@ -105,7 +105,7 @@ def test_a_table_stays_outside_where_it_is_large_takes_any_id_or_is_named(tables
     rows = trained("memory:", **tables)
     ps.export.save(rows, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS, **options)
     manifest = open_artifact(tmp_path / "artifact").manifest
-    assert ([table.name for table in manifest.outside], manifest.schema) == (outside, 2 if outside else 1)
+    assert ([table.name for table in manifest.outside], manifest.schema) == (outside, 3)
     assert are_offloaded(rows)
 
 
@@ -128,7 +128,7 @@ def test_the_model_alone_and_rows_that_were_restored_are_refused_with_what_to_gi
     def save(model):
         ps.export.save(model, tmp_path / "artifact", features=FEATURES, reference_rows=ROWS)
 
-    with pytest.raises(ConfigError, match=r"user has its rows in a training store: give save what .*offload returned"):
+    with pytest.raises(ConfigError, match=r"user has its rows in a training store: pass the object .*offload returned"):
         save(rows.model)
     emb.restore(rows)
     with pytest.raises(ConfigError, match="was restored and has its rows again: pass the model itself to save"):

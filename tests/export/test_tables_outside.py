@@ -261,7 +261,7 @@ def test_a_model_that_looks_up_no_table_outside_is_saved_as_one_without(tmp_path
     probes = [row for row in ROWS if row["user"] >= 0]
     report = ps.export.save(rows, tmp_path / "saved", features=sized, reference_rows=probes, formats=FORMATS)
     manifest = open_artifact(report.path).manifest
-    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (1, (), ["model"] * 2)
+    assert (manifest.schema, manifest.tables, [graph.role for graph in manifest.graphs]) == (3, (), ["model"] * 2)
 
 
 def test_features_that_are_called_as_the_inputs_with_rows_are_told_apart(tmp_path):

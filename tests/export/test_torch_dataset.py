@@ -60,7 +60,7 @@ def test_without_a_label_a_row_is_its_inputs():
 
 
 def test_text_is_refused_by_name():
-    with pytest.raises(ConfigError, match="'note' is Text, and PyTorch has no tensors of text"):
+    with pytest.raises(ConfigError, match="'note' is Text, but PyTorch has no tensors of text"):
         f.Features({"n": f.Ids(), "note": f.Text()}).torch_dataset({"n": [1], "note": ["a"]})
 
 

@@ -129,7 +129,7 @@ def test_buffers_are_put_back_after_the_model_was_asked():
 @pytest.mark.parametrize("format_", ["onnx", "pt2"])
 def test_a_model_that_remembers_what_it_was_asked_is_refused(tmp_path, format_):
     model = Remembering()
-    with pytest.raises(ExportRefused, match="writes to its buffer 'calls', 'mean' when it is asked"):
+    with pytest.raises(ExportRefused, match="writes to its buffer 'calls', 'mean' during inference"):
         exported(torch_exporter(model), {"x": ROWS["x"]}, tmp_path, format_)
     assert list(tmp_path.iterdir()) == []
     assert not model.calls.any()
@@ -225,7 +225,7 @@ def test_a_model_without_weights_is_refused():
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        (TensorSpec("comment", "str"), "'comment' is Text, and PyTorch has no tensors of text"),
+        (TensorSpec("comment", "str"), "'comment' is Text, but PyTorch has no tensors of text"),
         (TensorSpec("marital status", "int64"), "'marital status' cannot be one"),
         (TensorSpec("class", "int64"), "'class' cannot be one"),
     ],
@@ -268,7 +268,7 @@ def test_what_cannot_be_traced_is_refused(tmp_path, function, reason, format_):
 def test_of_what_onnx_has_no_word_for_the_cause_is_told_and_nothing_else(tmp_path):
     exporter = torch_exporter(Returning(lambda x: torch.sort(x, dim=1, stable=True)[0]))
     with pytest.raises(
-        ExportRefused, match=r"cannot be written as onnx: .*No ONNX function found for .*sort"
+        ExportRefused, match=r"cannot be exported to onnx: .*No ONNX function found for .*sort"
     ) as caught:
         exported(exporter, first({"x": ROWS["x"]}, 7), tmp_path, "onnx")
     assert "\x1b" not in str(caught.value)
