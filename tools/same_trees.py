@@ -15,9 +15,16 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import words
+
 
 def git(*words: str) -> str:
     return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout
+
+
+def first_column(table: str) -> str:
+    rows = [row for row in Path(table).read_text().splitlines() if row.strip() and not row.startswith("#")]
+    return rows[0].split("\t")[0] if rows else ""
 
 
 class Names:
@@ -25,6 +32,9 @@ class Names:
 
     def __init__(self, tables: list[str]) -> None:
         self.parent: dict[str, str] = {}
+        self.words, _ = words.read([table for table in tables if "." not in first_column(table)])
+        ordered = "|".join(re.escape(word) for word in sorted(self.words, key=len, reverse=True))
+        self.pattern = re.compile(rf"(?<![\w-])(?:{ordered})(?![\w-])") if ordered else None
         for table in tables:
             for line in Path(table).read_text().splitlines():
                 if not line.strip() or line.startswith("#"):
@@ -42,8 +52,10 @@ class Names:
         return name
 
     def text(self, text: str) -> str:
-        words = re.sub(r"\w+", lambda match: self.find(match[0]), text)
-        return " ".join(words.split())
+        if self.pattern is not None:  # what is new already is no word of the table
+            text = self.pattern.sub(lambda match: self.words[match[0]], text)
+        plain = re.sub(r"\w+", lambda match: self.find(match[0]), text)
+        return " ".join(plain.split())
 
 
 class Plain(ast.NodeTransformer):
