@@ -8,9 +8,7 @@ import sys
 from typing import Any
 
 import torch
-from torch import distributed
-from torch.nn.functional import binary_cross_entropy
-from torch.nn.parallel import DistributedDataParallel
+from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler
 from train_torch import SPEC, Affairs
 
@@ -22,7 +20,7 @@ features = SPEC.fit(rows)
 run = ps.training.Run(sys.argv[1], publish_to=sys.argv[2], lease=5.0)
 
 
-def train(model: torch.nn.Module) -> None:
+def train(model: nn.Module) -> None:
     """Train for five epochs, from where the newest checkpoint ends."""
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     begin, newest = 0, run.latest_checkpoint()
@@ -37,7 +35,7 @@ def train(model: torch.nn.Module) -> None:
         sampler.set_epoch(epoch)
         for inputs, affair in DataLoader(dataset, batch_size=64, sampler=sampler):
             optimizer.zero_grad()
-            binary_cross_entropy(model(**inputs)["probability"], affair).backward()
+            nn.functional.binary_cross_entropy(model(**inputs)["probability"], affair).backward()
             optimizer.step()
         if distributed.get_rank() == 0:  # all of them have the same parameters
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
@@ -46,20 +44,15 @@ def train(model: torch.nn.Module) -> None:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task."""
-    return {
-        "model": model,
-        "features": features,
-        "name": "affairs",
-        "reference_rows": held_out[:16],
-        "validation_data": held_out[16:],
-    }
+    checks = {"reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {"model": model, "features": features, "name": "affairs", **checks}
 
 
 if __name__ == "__main__":
     run.plan()
     distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    model = DistributedDataParallel(Affairs(features.sizes["occupation"]))
+    model = nn.parallel.DistributedDataParallel(Affairs(features.sizes["occupation"]))
     train(model)
     print("version", run.work(save=save))
     distributed.destroy_process_group()

@@ -46,13 +46,8 @@ def accuracy(_: None) -> float:
 
 def save() -> dict[str, Any]:
     """The arguments of `ps.export.save`, by whichever process gets the save task: it may have trained nothing."""
-    return {
-        "model": rows,
-        "features": features,
-        "name": "identifiers",
-        "reference_rows": held_out[:16],
-        "validation_data": held_out[16:],
-    }
+    checks = {"reference_rows": held_out[:16], "validation_data": held_out[16:]}
+    return {"model": rows, "features": features, "name": "identifiers", **checks}
 
 
 if __name__ == "__main__":

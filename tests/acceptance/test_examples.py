@@ -37,7 +37,7 @@ TARGETS = {
 }
 WITH_FRAMEWORKS = {"affairs", "gpu_embeddings", "identifiers"}
 """Run in `tests/export`, with the frameworks that they need."""
-ATTACHED = {"remote_worker_socket"}
+ATTACHED = {"external_workers"}
 """Not ready by themselves: somebody has to start a worker."""
 ROLLED = {"rolling"}
 """Needs more than itself: what a roll does is in `test_rolling_example.py`."""
@@ -334,11 +334,11 @@ def lines_of(output, who):
 def demo_of_workers(running, tmp_path, **environ):
     """What the demonstration writes; it must end well, and leave nothing behind."""
     env = {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", **environ}
-    before = set((EXAMPLES / "remote_worker_socket").iterdir())
-    with running("remote_worker_socket", sys.executable, "demo.py", env=env) as program:
+    before = set((EXAMPLES / "external_workers").iterdir())
+    with running("external_workers", sys.executable, "demo.py", env=env) as program:
         assert program.end(limit=50) == 0, program.output
     assert list(tmp_path.iterdir()) == []
-    assert set((EXAMPLES / "remote_worker_socket").iterdir()) == before
+    assert set((EXAMPLES / "external_workers").iterdir()) == before
     assert "\x1b" not in program.output
     return program.output
 
@@ -367,15 +367,15 @@ def test_where_node_is_not_the_demonstration_says_so_and_goes_on_with_python(run
 
 def test_the_demonstration_of_workers_has_colours_on_a_terminal_unless_they_are_not_wanted():
     command = [sys.executable, "-c", "from telling import tell; tell('demo', 'begins')"]
-    assert "\x1b[1mdemo " in on_a_terminal(command, EXAMPLES / "remote_worker_socket", {})
-    assert "\x1b" not in on_a_terminal(command, EXAMPLES / "remote_worker_socket", {"NO_COLOR": "1"})
+    assert "\x1b[1mdemo " in on_a_terminal(command, EXAMPLES / "external_workers", {})
+    assert "\x1b" not in on_a_terminal(command, EXAMPLES / "external_workers", {"NO_COLOR": "1"})
 
 
 @pytest.mark.night
 def test_the_demonstration_of_workers_fails_where_an_answer_is_wrong(tmp_path):
-    for folder in ("remote_worker_socket", "node_worker"):
+    for folder in ("external_workers", "node_worker"):
         shutil.copytree(EXAMPLES / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    stage = tmp_path / "remote_worker_socket" / "squares.py"
+    stage = tmp_path / "external_workers" / "squares.py"
     stage.write_text(stage.read_text().replace("number * number", "number * number + (number % 10 == 9)"))
     done = subprocess.run(
         [sys.executable, "demo.py"], cwd=stage.parent, capture_output=True, text=True, timeout=50, check=False
@@ -385,18 +385,18 @@ def test_the_demonstration_of_workers_fails_where_an_answer_is_wrong(tmp_path):
 
 
 def test_a_worker_that_attaches_as_its_readme_says_answers_as_it_says(running, curl, tmp_path):
-    told = blocks("remote_worker_socket")
+    told = blocks("external_workers")
     serve, python, node, call, answer = (text for _, text in told)
     path = str(tmp_path / "workers.sock")
     penstock = [sys.executable, "-m", *shlex.split(serve), "--port", "0", "--remote-worker-socket", path]
     commands = [[sys.executable, "-m", *shlex.split(python.replace("workers.sock", path))]]
     if shutil.which("node"):
         commands.append(shlex.split(node.replace("workers.sock", path)))
-    with running("remote_worker_socket", *penstock) as server:
+    with running("external_workers", *penstock) as server:
         url = server.wait_for(r"http://127\.0\.0\.1:\d+").group()
         with httpx.Client(base_url=url, timeout=50) as client:
             for number, command in enumerate(commands):
-                with running("remote_worker_socket", *command) as worker:
+                with running("external_workers", *command) as worker:
                     server.wait_for(rf"(is ready \(pid \d+\)(.|\n)*){{{number + 1}}}")
                     assert curl(client, call, tmp_path).json() == json.loads(answer)
                     assert worker.end(signal.SIGINT) == 0, worker.output
@@ -405,5 +405,5 @@ def test_a_worker_that_attaches_as_its_readme_says_answers_as_it_says(running, c
 
 @pytest.mark.night
 def test_check_finds_nothing_wrong_with_the_service_without_a_model(running):
-    with running("remote_worker_socket", sys.executable, "-m", "penstock", "check", "service:service") as program:
+    with running("external_workers", sys.executable, "-m", "penstock", "check", "service:service") as program:
         assert program.end(limit=50) == 0, program.output

@@ -48,7 +48,7 @@ FAULTS = [
     (
         "failure-is-text",
         "invalid-in-place",
-        "item 1 of 5 failed: expected to read why; what should be the JSON of a FAILURE is none",
+        "item 1 of 5 failed: expected to read why; invalid JSON in a FAILURE: JSON is malformed: ",
     ),
     ("fails-whole-batch", "failed-in-place", r"item 0 of 3, b'2': expected status 0 \(OK\), got 2 \(FAILED\)"),
     ("no-message", "failed-in-place", "item 1 of 3 failed: expected a message with the reason, got an empty one"),

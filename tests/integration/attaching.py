@@ -24,7 +24,7 @@ PATIENCE_SECONDS = 20.0
 """Seconds; only a broken test waits this long."""
 LAUNCH = {
     "service": "shop", "stage": "square", "index": 0, "count": 64, "batched": False, "max_size": 1,
-    "accepts": ["json", "msgpack"], "max_body_bytes": 1 << 28, "validate_results": False, "allow_nan": False,
+    "accepts": ["json", "msgpack"], "max_body": 1 << 28, "validate_results": False, "allow_nan": False,
 }  # fmt: skip
 
 

@@ -30,7 +30,7 @@ LEAST_ANSWERED = 0.99
 
 IN_JAVASCRIPT = """
 const callInChaos = async (Client, RequestError, url, most, callers, timeoutMs) => {
-    const c = new Client(url, { retryUnsafe: true, timeoutMs });
+    const c = new Client(url, { retryNonIdempotent: true, timeoutMs });
     const found = { right: 0, wrong: [], errors: {}, ended: 0 };
     globalThis.inChaos = found;
     let next = 0;
@@ -50,7 +50,7 @@ const callInChaos = async (Client, RequestError, url, most, callers, timeoutMs) 
         }
     };
     await Promise.all(Array.from({ length: callers }, call));
-    found.unasked = c.stats.unaskedRetries;
+    found.unasked = c.stats.clientInitiatedRetries;
     return found;
 };
 """

@@ -87,7 +87,7 @@ def test_a_command_that_ends_at_once_fails_at_once_with_its_words(folder):
         (["--stage", "square"], "COMMAND"),
         (["--stage", "square", "--codec", "npy", "--", "true"], "npy"),
         (["--stage", "square", "--timeout", "0", "--", "true"], "--timeout must be more than 0 seconds"),
-        (["--stage", "square", "--timeout", "soon", "--", "true"], "cannot read 'soon' as seconds"),
+        (["--stage", "square", "--timeout", "soon", "--", "true"], "--timeout: expected seconds, got 'soon'"),
         (["--stage", "square", "--", "/no/such/program"], "cannot start '/no/such/program': No such file"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -127,7 +127,7 @@ def test_every_format_goes_there_and_back(node, tmp_path):
                 Array.from(await c.predict(new Uint8Array([0, 1, 2]), { service: "reverse" })),
                 Array.from(await c.predict(new Uint8Array([3, 4]).buffer, { service: "reverse" })),
                 await c.predict(new Float32Array([1, 2.5]), { service: "total" }),
-                await c.predictMany(["a", "b", "c"], { service: "upper", chunk: 2 }),
+                await c.predictMany(["a", "b", "c"], { service: "upper", batchSize: 2 }),
                 await c.predictMany([new Uint8Array([0, 1])], { service: "reverse" }),
             ]);
             """,
@@ -235,7 +235,7 @@ def test_a_full_server_gets_fewer_requests_and_answers_all(node, two_waiting):
         const c = new Client(url, { timeoutMs: 60_000, maxRetries: 100 });
         const orders = Array.from({ length: 60 }, (_, value) => ({ do: "nap", seconds: 0.01, value }));
         const answers = await Promise.all(orders.map((order) => c.predict(order)));
-        told([answers.every((answer, place) => answer === place), c.stats.limit < 8, c.stats.unaskedRetries]);
+        told([answers.every((answer, place) => answer === place), c.stats.limit < 8, c.stats.clientInitiatedRetries]);
         """,
         server.address,
     )
@@ -270,7 +270,7 @@ def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
                 told([name, status, (await jobs.wait([dead.id, job], { timeoutMs })).map((one) => one.state)]);
                 const later = await jobs.submit({ value: 1 }, { delayMs: 1_000_000, id: "later" });
                 told(await failed(jobs.result(later, { timeoutMs: 0 })));
-                told([later.notBefore > later.created, (await jobs.cancel("later")).state]);
+                told([later.scheduledAt > later.created, (await jobs.cancel("later")).state]);
                 told(await failed(jobs.get("nobody")));
                 """,
                 server.address,
@@ -357,7 +357,7 @@ def test_in_chromium_a_refusal_is_tried_again_as_the_server_says(serve, page):
     browser.until("c.stats.retries > 0")
     server.open_gate()
     assert browser.ask("Promise.all([held, next])") == [1, 2]
-    assert browser.ask("c.stats.unaskedRetries") == 0
+    assert browser.ask("c.stats.clientInitiatedRetries") == 0
     assert browser.ask("c.stats.limit") < 8
 
 

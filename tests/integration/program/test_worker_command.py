@@ -376,7 +376,7 @@ def test_a_waiting_stage_sent_away_while_its_predict_waits_ends_all_the_same(wor
     peer.batch(1, b"15")
     peer.control(Kind.FAILED, {"message": "a batch ran for 2 s"})
     peer.close()
-    assert "the server at s sends this worker away: a batch ran for 2 s" in ended(program, 1)
+    assert "the server at s rejected this worker: a batch ran for 2 s" in ended(program, 1)
 
 
 def test_a_fork_that_comes_back_from_a_waiting_stage_ends(worker, door, tmp_path):
@@ -545,7 +545,7 @@ def test_it_hears_of_signals_while_an_event_loop_of_the_stage_hears_of_them_firs
 
 def test_while_it_waits_for_a_server_it_ends_at_once(worker):
     program = worker()
-    program.wait_for("nobody listens at s")
+    program.wait_for("no server is listening at s; retrying until one is")
     program.signal(signal.SIGTERM)
     ended(program, 0)
 
@@ -619,8 +619,8 @@ def test_when_the_server_is_back_it_attaches_again_without_a_second_setup(worker
     until_now(lambda: len(notes(tmp_path / "predict")) == 2, "the batch that holds")
     door.close()
     (tmp_path / "open").touch()
-    program.wait_for("the server at s has gone: it connects again")
-    program.wait_for("nobody listens at s")
+    program.wait_for("lost the connection to the server at s; reconnecting")
+    program.wait_for("no server is listening at s; retrying until one is")
     door.open()
     peer = door.accept()
     peer.launch(index=0, service="other", batched=False)
@@ -643,7 +643,7 @@ def test_a_server_that_goes_inside_a_frame_has_gone(worker, door):
     peer.launch()
     peer.sock.sendall(b"PS\x04\x05\x01")
     peer.close()
-    assert "the server at s has gone" in ended(program, 0)
+    assert "the server at s closed the connection" in ended(program, 0)
 
 
 def test_once_it_ends_well_when_the_server_has_gone(worker, door, tmp_path):
@@ -663,7 +663,7 @@ def test_once_what_is_no_stage_and_a_server_that_took_nobody_are_failures(worker
     peer = door.accept()
     peer.expect(Kind.HELLO)
     peer.close()
-    assert "the server at s has gone before it took this worker" in ended(program, 1)
+    assert "the server at s closed the connection before it accepted this worker" in ended(program, 1)
 
 
 @pytest.mark.parametrize("when", ["instead of a launch", "between batches"])
@@ -676,7 +676,7 @@ def test_sent_away_it_says_why_and_fails(worker, door, tmp_path, when):
         peer.expect(Kind.HELLO)
     peer.control(Kind.FAILED, {"message": "the 65th"})
     peer.close()
-    assert "the server at s sends this worker away: the 65th" in ended(program, 1)
+    assert "the server at s rejected this worker: the 65th" in ended(program, 1)
     assert notes(tmp_path / "teardown") == []
 
 
@@ -689,7 +689,7 @@ def test_sent_away_while_predict_hangs_it_ends_all_the_same(worker, door, source
     peer.batch(2, b"15")
     peer.control(Kind.FAILED, {"message": "a batch ran for 2 s"})
     peer.close()
-    assert "the server at s sends this worker away: a batch ran for 2 s" in ended(program, 1)
+    assert "the server at s rejected this worker: a batch ran for 2 s" in ended(program, 1)
 
 
 @pytest.mark.parametrize("half_a_frame", [True, False])
@@ -759,8 +759,8 @@ def test_a_foolish_server_is_left_and_tried_again(worker, door, tmp_path):
                 peer.launch()
             send(peer)
             peer.ended()
-            program.wait_for("(?s)" + "the server at s sends what none may send, and is left: .*" * (n + 1))
-    assert "what should be the JSON of a LAUNCH is none" in program.output
+            program.wait_for("(?s)" + "protocol error from the server at s, disconnecting: .*" * (n + 1))
+    assert "invalid JSON in a LAUNCH: Expected `str`, got `int` - at `$.stage`" in program.output
     peer = door.accept()
     peer.launch()
     peer.batch(1, b"2")
@@ -941,10 +941,15 @@ class Square(ps.Stage):
 @pytest.mark.parametrize(
     ("target", "options", "status", "words"),
     [
-        ("model:Square", ("--setup", "{"), 2, "--setup takes a JSON object"),
-        ("model:Square", ("--cpus", "first"), 2, "--cpus takes numbers of cores, such as 0,1, got 'first'"),
+        ("model:Square", ("--setup", "{"), 2, "--setup must be a JSON object, such as '{\"factor\": 2}', got '{'"),
+        ("model:Square", ("--cpus", "first"), 2, "--cpus must be numbers of cores, such as 0,1, got 'first'"),
         ("model:Square", ("--stage", ""), 2, "--stage must be the name of a stage"),
-        ("model:Square", ("--connect", "s" * 200), 2, "a socket's path has at most 107 bytes"),
+        (
+            "model:Square",
+            ("--connect", "s" * 200),
+            2,
+            "--connect: the path of a socket has at most 107 bytes, got 'sss",
+        ),
         ("model:Square", ("--connect", ""), 2, "--connect must be the path of a socket"),
         ("model:Square", ("--log-format", "xml"), 2, "--log-format (or PENSTOCK_LOG_FORMAT) must be one of"),
         ("model:Square", ("--onse",), 2, "did you mean --once?"),
@@ -963,14 +968,14 @@ class Square(ps.Stage):
             "model:Square",
             ("--connect", "model.py"),
             1,
-            "cannot connect to model.py: what has that name is not a socket",
+            "cannot connect to model.py: not a socket",
         ),
-        ("model:Square", ("--connect", "nothing", "--once"), 1, "nobody listens at nothing"),
+        ("model:Square", ("--connect", "nothing", "--once"), 1, "cannot connect to nothing: no server is listening"),
         (
             "model:Square",
             ("--setup", '{"faktor": 2}'),
             1,
-            "it takes factor, given as penstock.stage(..., setup={...}), or",
+            "it takes factor, passed as penstock.stage(..., setup={...}), or",
         ),
         ("model:Square", ("--connect", "model.py/s"), 1, "cannot connect to model.py/s: Not a directory"),
     ],

@@ -89,7 +89,7 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
         open_door(tmp_path / "file")
 
 
-@pytest.mark.parametrize("options", [{"max_input_bytes": 0}, {"timeout": 0}, {"timeout": "1"}])
+@pytest.mark.parametrize("options", [{"max_input": 0}, {"timeout": 0}, {"timeout": "1"}])
 def test_options_are_checked_at_birth(tmp_path, options):
     with pytest.raises(ConfigError):
         open_door(tmp_path, **options)
