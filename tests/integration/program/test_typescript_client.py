@@ -270,7 +270,7 @@ def test_jobs_are_submitted_waited_for_and_fail(node, tmp_path):
                 told([name, status, (await jobs.wait([dead.id, job], { timeoutMs })).map((one) => one.state)]);
                 const later = await jobs.submit({ value: 1 }, { delayMs: 1_000_000, id: "later" });
                 told(await failed(jobs.result(later, { timeoutMs: 0 })));
-                told([later.scheduledAt > later.created, (await jobs.cancel("later")).state]);
+                told([later.scheduledAt > later.createdAt, (await jobs.cancel("later")).state]);
                 told(await failed(jobs.get("nobody")));
                 """,
                 server.address,

@@ -439,7 +439,7 @@ def test_a_waiting_function_that_fails_on_its_setup_or_examples_is_told_and_ends
     peer.expect(Kind.HELLO)
     peer.control(Kind.LAUNCH, LAUNCH)
     assert peer.message(Kind.FAILED)["message"] == "thirteen"
-    assert "stage 'square': the setup failed" in ended(program, 1)
+    assert "stage 'square': setup failed" in ended(program, 1)
 
 
 def test_an_async_function_is_a_stage(worker, door):
@@ -793,7 +793,7 @@ def test_a_setup_that_fails_is_told_to_the_server_and_ends_it(worker, door):
     peer.ended()
     output = ended(program, 1)
     assert failure["traceback"].rstrip() in output
-    assert "stage 'square': the setup failed" in output
+    assert "stage 'square': setup failed" in output
 
 
 def test_an_example_that_fails_is_told_too(worker, door):
@@ -809,7 +809,7 @@ def test_a_class_that_takes_batches_refuses_a_service_that_gives_single_items(wo
     peer = door.accept()
     peer.expect(Kind.HELLO)
     peer.control(Kind.LAUNCH, LAUNCH)
-    assert "gets one item at a time, and Square has a batch policy" in peer.message(Kind.FAILED)["message"]
+    assert "receives one item at a time, but Square has a batch policy" in peer.message(Kind.FAILED)["message"]
     ended(program, 1)
 
 
