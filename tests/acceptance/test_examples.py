@@ -286,7 +286,7 @@ def on_a_terminal(command: list[str], folder: Path, environ: dict[str, str]) -> 
 def test_the_burst_fails_where_the_service_does_otherwise(tmp_path):
     for file in (EXAMPLES / "burst").iterdir():
         if file.is_file():
-            (tmp_path / file.name).write_text(file.read_text().replace("max_in_flight=8", "max_queued=9"))
+            (tmp_path / file.name).write_text(file.read_text().replace("max_in_flight=8", "max_in_flight=9"))
     done = subprocess.run(
         [sys.executable, "burst.py"], cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False
     )
