@@ -1,7 +1,7 @@
 """What holds the memory of a device still holds it a while after its worker has gone: the next worker waits for it.
 
 The memory is a lock on a file, of which there is one.  A worker that does not get it raises MemoryError, and a process
-that the worker has started keeps it for three seconds more than the worker lives.
+that the worker has started keeps it, once the worker has gone, for two seconds more than the next worker waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ import time
 
 import penstock as ps
 
-STAYS = "trap '' TERM; read line; sleep 3"
+STAYS = '''
+trap '' TERM
+read line
+for _ in $(seq 400); do [ -e wanted ] && break; sleep 0.1; done
+sleep 2
+'''
 
 
 class Large(ps.Stage):
@@ -29,6 +34,7 @@ class Large(ps.Stage):
         try:
             fcntl.flock(self.memory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            open("wanted", "w").close()
             raise MemoryError("60 % of the card") from None
         self.kept = subprocess.Popen(["/bin/sh", "-c", STAYS], stdin=subprocess.PIPE, pass_fds=[self.memory])
 
@@ -41,7 +47,7 @@ class Large(ps.Stage):
 service = ps.Service(ps.stage(Large, unhealthy_after=0))
 hasty = ps.Service(ps.stage(Large, timeout=0.5), name="hasty")
 """
-WAITED = "could not be set up: MemoryError: 60 % of the card: a process that has just ended may still hold memory"
+WAITED = "could not be set up: MemoryError: 60 % of the card: a process that ended recently may still hold memory"
 
 
 def serve(folder, *flags, **more):
