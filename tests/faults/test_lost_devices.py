@@ -43,7 +43,8 @@ async def test_the_mates_of_what_loses_the_device_are_right_and_it_has_its_own_e
         assert stage.counters.devices_lost == stage.counters.restarts in (1, 2)
         assert (stage.counters.unhealthy_restarts, stage.health.resting) == (0, False)
         assert await service.predict(7) == 14
-    assert f"device lost: a batch failed, and what ran well before fails too, with RuntimeError: {words}" in caplog.text
+    told = "device lost: a batch failed, and an input that succeeded before now fails too, with RuntimeError"
+    assert f"{told}: {words}" in caplog.text
 
 
 @pytest.mark.parametrize("target", [stages.FragileWithExample, stages.Fragile])
@@ -127,7 +128,7 @@ async def test_where_few_items_fit_each_is_right_and_batches_get_smaller(fits, b
         assert await service.predict_many(range(64)) == [2 * x for x in range(64)]
         assert stage.max_size < 16
         assert (stage.counters.unhealthy_restarts, stage.counters.restarts) == (0, 0)
-    assert "out of memory with 32 items at once; batches of the stage have at most 16 now" in caplog.text
+    assert "out of memory with a batch of 32 items; the stage's batches are limited to 16" in caplog.text
 
 
 async def test_a_giant_item_halves_the_batches_once_and_is_right_alone():
@@ -148,7 +149,8 @@ def test_a_check_says_how_many_examples_ran_at_once(tmp_path):
     program = Program(tmp_path, *PENSTOCK, "check", "app:tight", env={"COLUMNS": "200"})
     try:
         program.wait()
-        assert "of its examples 4 ran at once, and there was no memory for 32" in " ".join(program.output.split())
+        told = " ".join(program.output.split())
+        assert "4 of its examples ran in one batch, but 32 (max_size) ran out of memory" in told
     finally:
         program.destroy()
 

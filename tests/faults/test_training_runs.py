@@ -94,7 +94,7 @@ def test_the_task_of_a_killed_worker_is_done_by_another(tmp_path):
             assert {result[1] for result in ps.training.Run(tmp_path / "run").results("train")} == {second.pid}
     troubles = [entry.trouble for entry in entries(tmp_path) if entry.trouble]
     assert len(troubles) == 1
-    assert troubles[0].startswith(f"process {first.pid} on ")
+    assert troubles[0].startswith(f"lease expired: process {first.pid} on ")
 
 
 def test_a_task_whose_worker_died_behind_its_step_applies_its_gradient_again(tmp_path):
@@ -139,7 +139,7 @@ def test_a_worker_that_stood_still_past_its_lease_changes_nothing(tmp_path):
             assert "version 1\n" in ended(second)
         (tmp_path / "open-first").touch()
         os.kill(first.pid, signal.SIGCONT)
-        assert "lost task train 0 was given to another worker" in ended(first)
+        assert "lost lease of task train 0 expired: another worker has the task" in ended(first)
     assert ps.training.Run(tmp_path / "run").results("train") == ["second"]
 
 
@@ -255,9 +255,9 @@ def test_a_save_that_hangs_is_replaced_and_publishes_nothing(tmp_path):
         hung.wait_for("at open")
         with worker(tmp_path, textwrap.dedent(body).replace("FUNCTION", "save")) as other:
             assert "version 2\n" in ended(other)
-        hung.wait_for("save has taken 0.5 s, and its lease is renewed no longer")
+        hung.wait_for("save has run for 0.5 s, and its lease is no longer renewed")
         (tmp_path / "open").touch()
-        assert "lost task save was given to another worker" in ended(hung)
+        assert "lost lease of task save expired: another worker has the task" in ended(hung)
     versions = list_versions(tmp_path / "models")
     assert (versions.current, [entry.version for entry in versions.history]) == (2, [1, 2])
     assert versions.versions[1].run == ps.training.Run(tmp_path / "run").id

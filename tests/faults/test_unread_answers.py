@@ -210,7 +210,7 @@ def test_a_slow_reader_shuts_nobody_out(serve, service, record_property):
     assert max(taken) <= tight(UNREAD_SECONDS + SWEEP_SECONDS + SLACK_SECONDS)
     slow.join()
     assert slow.taken < 40_000_000
-    server.wait_for("cut 1 clients")
+    server.wait_for("closed 1 slow clients")
     assert server.metric("penstock_reserved_bytes") == 0
 
 

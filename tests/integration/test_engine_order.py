@@ -45,7 +45,7 @@ async def test_an_urgent_item_waits_for_at_most_two_batches_of_its_worker(tmp_pa
 
 
 async def test_the_earliest_deadline_goes_first_where_that_is_asked_for(tmp_path):
-    async with ps.Service(gated(tmp_path), queue_order="deadline") as service:
+    async with ps.Service(gated(tmp_path), queue_order="edf") as service:
         stage = service.engine.stages[0]
         calls = submit(service, range(8))
         await until(lambda: stage.in_flight == 8)
@@ -59,9 +59,7 @@ async def test_the_earliest_deadline_goes_first_where_that_is_asked_for(tmp_path
 
 
 async def test_who_waits_for_room_is_let_in_by_deadline_where_that_is_asked_for(tmp_path):
-    async with ps.Service(
-        gated(tmp_path, batch=ps.Batch(max_size=1)), max_in_flight=2, queue_order="deadline"
-    ) as service:
+    async with ps.Service(gated(tmp_path, batch=ps.Batch(max_size=1)), max_in_flight=2, queue_order="edf") as service:
         calls = submit(service, range(2))
         await until(lambda: service.engine.stages[0].in_flight == 2)
         for seconds in (50, 30, 40):

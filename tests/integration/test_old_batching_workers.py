@@ -205,7 +205,7 @@ def test_who_answers_what_no_worker_answers_is_cut_off_and_the_next_one_gets_the
                 [name] = read_message(other)
                 write_message(other, {name: '{"y": 9}'})
                 assert asked.result().json() == {"y": 9}
-        server.wait_for("claims 2147483647 bytes")
+        server.wait_for("a message announces 2147483647 bytes")
 
 
 def test_an_item_without_a_result_is_a_failure_of_the_stage(tmp_path):
