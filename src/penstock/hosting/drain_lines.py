@@ -27,7 +27,7 @@ def phase_told(
 
     Args:
         what: what goes on, with a place for the time that is left and one for the number in hand:
-            ``draining for up to %s, %d in hand``.
+            ``shutting down, waiting up to %s for %d in flight``.
         seconds: how long it may last; inf: however long.
         in_hand: counts them.
         clock: tells how much of the time is left.

@@ -240,7 +240,7 @@ def test_a_digest_is_that_of_one_artifact(saved, tmp_path):
     folder, digest = saved
     found = spoken(tmp_path, "serve", str(folder), str(folder), "--model-digest", digest)
     assert found.status == 2
-    assert "--model-digest is that of one artifact, and 2 are named" in found.refusal
+    assert "--model-digest is for one artifact, but 2 are named" in found.refusal
 
 
 @pytest.mark.parametrize("missing", ["onnxruntime", "farmhash"])

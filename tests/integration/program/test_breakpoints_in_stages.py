@@ -30,7 +30,7 @@ def test_a_breakpoint_fails_its_item_with_words_that_help(serve, options):
     text = source("2.0")
     server = serve(*options, source=text.replace("(Model)", "(Model, inline=True)") if options else text)
     assert server.wire().post("/predict", 2.0).answer().status == 500
-    server.wait_for("RuntimeError: breakpoint.. cannot stop here")
+    server.wait_for("RuntimeError: breakpoint.. is not supported here")
     assert "(Pdb)" not in server.output
     assert server.wire().post("/predict", 3.0).answer().json() == 3.0
 

@@ -66,7 +66,7 @@ def test_a_worker_that_was_stopped_stalls_its_service_until_it_goes_on(serve):
             lambda: server.health()["services"]["orders"]["queued"] == 2, "what comes to be taken all the same"
         )
         server.until(lambda: server.http.get("/livez").status_code == 503)
-        server.wait_for("stage 'Obey' has stalled: work is in hand")
+        server.wait_for("stage 'Obey' has stalled: it has work but has completed nothing for")
     finally:
         os.kill(worker["pid"], signal.SIGCONT)
     assert (first.answer().json(), second.answer().json()) == (1.0, 2.0)

@@ -148,7 +148,7 @@ def test_a_drain_waits_for_tasks_and_cancels_those_that_take_longer(tmp_path):
         begun(server, "hold", "open", "fast")
         begun(server, "hold", "never", "slow")
         server.signal(signal.SIGTERM)
-        server.wait_for("draining")
+        server.wait_for("shutting down, waiting up to ")
         server.open_gate()
         assert fast.answer().json() == "fast"
         problem(slow, 500, "not-ready")

@@ -166,7 +166,7 @@ def test_sigterm_gives_back_what_has_not_begun_and_finishes_the_rest(queue):
         until_now((queue.folder / "first.begun").exists, "the first job has begun")
         until_now(lambda: q.get(second.id).state == "running", "the second is held")
         program.signal(signal.SIGTERM)
-        program.wait_for("draining")
+        program.wait_for("shutting down, waiting up to ")
         (queue.folder / "second.go").touch()  # where the worker begins it all the same
         (queue.folder / "first.go").touch()
         assert program.wait() == 0, program.output
@@ -192,7 +192,7 @@ def test_a_second_signal_ends_it_at_once(queue):
         program = queue.work("models:gate")
         until_now((queue.folder / "first.begun").exists, "the job has begun")
         program.signal(signal.SIGTERM)
-        program.wait_for("draining")
+        program.wait_for("shutting down, waiting up to ")
         program.signal(signal.SIGQUIT)
         assert program.wait() == 128 + signal.SIGQUIT  # a drain may take longer than this waits
 
@@ -207,7 +207,7 @@ def test_a_second_signal_loses_no_count_of_failed_requests(queue):
             for _ in range(40):
                 assert client.post("/predict", json="bad").status_code == 500
         program.signal(signal.SIGTERM)
-        program.wait_for("draining")
+        program.wait_for("shutting down, waiting up to ")
         program.signal(signal.SIGQUIT)
         assert program.wait() == 128 + signal.SIGQUIT
         assert "more failures of the kind builtins.ValueError" in program.output

@@ -24,7 +24,7 @@ def test_a_file_is_read_whole_through_links_and_up_to_its_limit(tmp_path):
         read_small_file(str(path), 2, "it")
 
 
-@pytest.mark.parametrize(("read", "name"), [(read_tenants, "tenants"), (read_keys, "api_key_file")])
+@pytest.mark.parametrize(("read", "name"), [(read_tenants, "tenants_file"), (read_keys, "api_key_file")])
 def test_a_pipe_that_can_be_read_only_once_is_refused(read, name):
     ours, theirs = os.pipe()
     try:

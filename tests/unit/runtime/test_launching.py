@@ -80,7 +80,7 @@ def test_a_worker_is_told_of_external_stages_beside_it():
 def test_an_external_stage_is_planned_and_nobody_is_launched_for_it(inline):
     made = plan("svc", [remote("out")], ServiceOptions(), cpus=None, inline=inline)
     assert made.places == [[]]
-    with pytest.raises(AssertionError, match="external"):
+    with pytest.raises(AssertionError, match="remote"):
         made.launch[0](0)
 
 

@@ -93,7 +93,7 @@ async def test_an_example_that_cannot_be_written_is_refused_before_anything_is_c
 
 
 async def test_it_needs_no_token_and_takes_none(make):
-    rig = await make(tenants_file='[tenants."*"]\nrate = 0.2\nmax_queued = 1\nurgency = 5')
+    rig = await make(tenants='[tenants."*"]\nrate = 0.2\nmax_queued = 1\nurgency = 5')
     told = [await probe(rig) for _ in range(3)]
     call = rig.submit(b"client")
     await answer_all(rig)

@@ -488,7 +488,7 @@ async def test_a_service_that_cannot_start_fails_the_startup_and_stops_the_other
 async def test_a_service_that_stops_badly_fails_the_shutdown(fakes, caplog):
     service = fakes.Service(started=False)
 
-    async def fail(*, drain):
+    async def fail(*, drain_timeout):
         raise OSError("stuck")
 
     service.stop = fail
