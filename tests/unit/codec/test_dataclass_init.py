@@ -245,6 +245,8 @@ def parts(value):
         return type(value), [parts(each) for each in value]
     if isinstance(value, dict):
         return type(value), [(key, parts(each)) for key, each in value.items()]
+    if isinstance(value, set):  # equal sets may differ in order
+        return type(value), sorted(map(repr, value))
     if isinstance(value, enum.Enum):
         return type(value), value.name
     attributes = list(vars(value).items()) if hasattr(value, "__dict__") else []
