@@ -238,7 +238,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path).absolute()
     if not path.parent.is_dir():
-        raise ConfigError(f"{path.parent} is not a directory, so the rows cannot be saved in it")
+        raise ConfigError(f"cannot save the rows to {path}: {path.parent} is not a directory")
     _check_absent(path)
     with _told(f"{path} was not saved"), held_folder(path.parent, _STAGE) as stage:
         made = stage / "rows"
