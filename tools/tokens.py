@@ -41,9 +41,12 @@ for name in subprocess.run(
             key = f".{token.string}" if before == "." else f"{token.string}=" if keyword else token.string
             if key in table:
                 edits.append((token.start, token.end, table[key].strip(".=")))
-        elif token.type == tokenize.STRING and (m := re.fullmatch(r"""(['"])(\w+)\1""", token.string)):
-            if f'"{m[2]}"' in table:
-                edits.append((token.start, token.end, m[1] + table[f'"{m[2]}"'].strip('"') + m[1]))
+        elif (
+            token.type == tokenize.STRING
+            and (m := re.fullmatch(r"""(['"])(\w+)\1""", token.string))
+            and f'"{m[2]}"' in table
+        ):
+            edits.append((token.start, token.end, m[1] + table[f'"{m[2]}"'].strip('"') + m[1]))
         ticks = {old: new for old, new in table.items() if old[0] == "`"}
         if ticks and (token.type in (tokenize.STRING, tokenize.COMMENT)):
             start = sum(map(len, lines[: token.start[0] - 1])) + token.start[1]
