@@ -16,7 +16,7 @@ from part import Part
 from serving import Server, ServerFailed
 
 ROUNDS = 3
-WAITED = "a process that has just ended may still hold memory"
+WAITED = "a process that ended recently may still hold memory"
 TARGET = "trouble_services:hold"
 
 

@@ -50,4 +50,4 @@ def phase_told(
 def _time_in_words(seconds: float) -> str:
     if seconds == math.inf:
         return "an unlimited time"
-    return f"{max(0.0, seconds):.3g} s"
+    return f"{round(max(0.0, seconds), 2):.3g} s"

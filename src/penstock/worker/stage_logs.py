@@ -61,7 +61,9 @@ class StageLogs:
 
     def dropped_notice(self, count: int) -> str:
         """The line which tells that `count` lines are missing."""
-        return self.line(f"dropped {count} log lines: the output was not read in time or could not be written")
+        return self.line(
+            f"{count} log lines were dropped: the reader of the output is too slow, or they could not be written"
+        )
 
     def line(self, words: str) -> str:
         """A line about the worker, to be written as it is."""

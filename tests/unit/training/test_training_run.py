@@ -294,7 +294,7 @@ def test_a_checkpoint_of_a_lost_task_is_not_kept_however_it_is_made(tmp_path, ho
         with closing(SqliteTasks.existing(folder / "run.db")) as store, store._writer as connection:
             assert store.tasks()[0].pid == os.getpid()
             connection.execute("UPDATE tasks SET fence = fence + 1")  # as if another worker had claimed it
-        with pytest.raises(ps.LeaseLost, match=r"^task train 0 was given to another worker"):
+        with pytest.raises(ps.LeaseLost, match=r"^lease of task train 0 expired: another worker has the task"):
             keep()
         keep()
 
