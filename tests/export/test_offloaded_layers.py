@@ -145,10 +145,10 @@ def test_tables_says_what_holds_for_a_layer_or_leaves_it_native():
         ({"shared": emb.Table(ids="some")}, "table 'shared': ids must be 'dense' or 'any', got 'some'"),
         (dict.fromkeys(PATHS), "no embedding layer to offload"),
         (["shared"], r"tables must be a dict of paths and Tables, got \['shared'\]"),
-        ({"shared": emb.Table(missing=0.0)}, "table 'shared': missing takes zeros"),
+        ({"shared": emb.Table(missing=0.0)}, "table 'shared': missing must be zeros"),
         (
             {"shared": emb.Table(optimizer=torch.optim.SGD)},
-            "table 'shared': optimizer takes SGD, Adagrad or SparseAdam",
+            "table 'shared': optimizer must be SGD, Adagrad or SparseAdam",
         ),
     ],
 )
@@ -168,7 +168,7 @@ def test_tables_that_cannot_be_are_refused_and_nothing_is_changed(tables, words)
             "offload takes a torch.nn.Module or a keras.Model, got 'x'",
         ),
         (lambda: emb.offload(Towers(), 3, optimizer=SGD), "store must be a training store or the URL of one, got 3"),
-        (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer takes SGD, Adagrad or"),
+        (lambda: emb.offload(Towers(), "memory:", optimizer=0.1), "table 'shared': optimizer must be SGD, Adagrad or"),
         (lambda: emb.restore(Towers()), "restore takes the return value of offload"),
     ],
 )
@@ -696,7 +696,7 @@ def test_a_table_of_any_ids_does_not_go_back():
     rows = emb.offload(
         nn.Sequential(embedding(), embedding()), "memory:", optimizer=SGD, tables={"1": emb.Table(ids="any")}
     )
-    with pytest.raises(EmbeddingError, match="layer '1': its table takes any id"):
+    with pytest.raises(EmbeddingError, match="layer '1': its table accepts any id"):
         emb.restore(rows)
     assert isinstance(rows.model[0], offloading.Offloaded)
 

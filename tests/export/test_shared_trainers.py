@@ -273,10 +273,14 @@ def test_a_parameter_that_is_not_finite_is_refused_by_name_and_nothing_is_applie
         ("all", nn.Linear(4, 2), r"dense must be 'own' or 'shared', got 'all'"),
         ("shared", nn.BatchNorm1d(4), r"a step changes the buffer '1.running_mean'"),
         ("shared", nn.InstanceNorm1d(4, track_running_stats=True), r"a step changes the buffer '1.running_mean'"),
-        ("shared", nn.Linear(4, 2).double(), r"parameter '1.weight' has no values of float32"),
-        ("shared", nn.Linear(4, 2, device="meta"), r"parameter '1.weight' has no values of float32"),
-        ("shared", nn.LazyLinear(2), r"parameter '1.weight' has no values of float32"),
-        ("own", nn.ModuleDict({"a": nn.Embedding(3, 2)}), r"table '\(parameters\)' is for the parameters"),
+        ("shared", nn.Linear(4, 2).double(), r"parameter '1.weight' is not float32"),
+        ("shared", nn.Linear(4, 2, device="meta"), r"parameter '1.weight' is not float32"),
+        ("shared", nn.LazyLinear(2), r"parameter '1.weight' is not float32"),
+        (
+            "own",
+            nn.ModuleDict({"a": nn.Embedding(3, 2)}),
+            r"the table name '\(parameters\)' is reserved for the other parameters",
+        ),
     ],
 )
 def test_parameters_that_cannot_be_shared_are_refused_by_name(dense, more, words):

@@ -400,7 +400,7 @@ NOT_GIVEN = {
         lambda: CountVectorizer(analyzer="char"),
         r"step 'countvectorizer' .* counts the term '\\x1f', which",
     ),
-    "an empty term": (lambda: CountVectorizer(token_pattern=r"\w*"), "counts the term '', which no graph can be given"),
+    "an empty term": (lambda: CountVectorizer(token_pattern=r"\w*"), "counts the term '', which a graph cannot store"),
     "an analyzer": (lambda: CountVectorizer(analyzer=str.split), r"step 'countvectorizer' .*: analyzer= is a function"),
     "a tokenizer": (lambda: TfidfVectorizer(tokenizer=str.split), "tokenizer= is a function, and a graph holds no"),
     "a preprocessor": (lambda: CountVectorizer(preprocessor=str.upper), "preprocessor= is a function"),

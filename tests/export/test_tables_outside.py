@@ -360,7 +360,7 @@ def test_rows_that_were_swapped_between_two_tables_fail_the_proof(altered):
         one.write_bytes(left[:-size] + right[-size:])
         other.write_bytes(right[:-size] + left[-size:])
 
-    with pytest.raises(ExportRefused, match=r"table 'left': the row of id 0 is .*, and was .* in training"):
+    with pytest.raises(ExportRefused, match=r"table 'left': the row of id 0 is .*, but was .* in training"):
         prove(altered(swap))
 
 

@@ -220,7 +220,7 @@ def test_no_batch_is_a_batch():
             {"w": tf.fill([5, 3], tf.constant(np.nan, tf.float64))},
             "w: a (number|sum of weights) is not a finite number as float32",
         ),
-        ({"w": tf.fill([5, 3], tf.constant(3e38, tf.float64))}, "w: a sum of weights is no finite number"),
+        ({"w": tf.fill([5, 3], tf.constant(3e38, tf.float64))}, "w: a sum of weights is not a finite number"),
     ],
 )
 def test_what_is_refused_names_its_column_and_the_rows(others, reason):
@@ -257,7 +257,7 @@ def test_a_column_without_a_tensor_is_named():
 @pytest.mark.parametrize(
     ("kinds", "reason"),
     [
-        ({"a": f.Numeric(column="c"), "b": f.Text(column="c")}, "'c' is read as a number and as text"),
+        ({"a": f.Numeric(column="c"), "b": f.Text(column="c")}, "column 'c' is used as a number and as text"),
         ({"a": f.Ids(max_length=2), "a_length": f.Ids()}, "'a_length' has the name of the lengths of 'a'"),
         ({"a": f.Ids(max_length=2, weights="a_length")}, "'a_length' has the name of the lengths of 'a'"),
     ],
@@ -269,7 +269,7 @@ def test_columns_that_cannot_be_tensors_are_refused(kinds, reason):
 
 def test_two_values_of_one_hash_are_refused():
     assert sorted_hashes(["a", "b", "c"], np.array([3, 1, 2])).tolist() == [1, 2, 0]
-    with pytest.raises(ConfigError, match="'a' and 'c' have one hash"):
+    with pytest.raises(ConfigError, match="'a' and 'c' have the same hash"):
         sorted_hashes(["a", "b", "c"], np.array([3, 1, 3]))
 
 
