@@ -23,7 +23,7 @@ from typing import Any
 
 import penstock
 
-REFERENCE = Path(penstock.__file__).parents[2] / "docs" / "reference"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 RENAMED = REFERENCE / "renamed.md"
 PACKAGES = ("", ".client", ".embeddings", ".export", ".features", ".jobs", ".stages", ".training")
 """All that they export is public."""
