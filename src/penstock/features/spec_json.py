@@ -177,13 +177,13 @@ def _build(name: str, made: Any, options: Mapping[str, Any], schema: _Schema) ->
 
 
 def _value_in(value: Any, schema: _Schema) -> Any:
-    for one in FillValue:
-        if value == {schema.fill_value: one.value}:
-            return one
     match value:
         case {"float": "inf" | "-inf" as word} if len(value) == 1:
             return float(word)
         case dict():
+            for fill_value in FillValue:
+                if value == {schema.fill_value: fill_value.value}:
+                    return fill_value
             raise ConfigError(f"{shown_value(value)} is not a known value")
         case list():
             return tuple(_value_in(one, schema) for one in value)
