@@ -64,8 +64,8 @@ REFUSAL_REASONS = ("queue_full", "memory_budget", "deadline", "preempted", "quot
 class RequestError(PenstockError):
     """A request ended without a result.
 
-    `started` says whether a worker was at work on the item before it ended, in whatever stage.  Who sends such an item
-    again has its work done twice, so it is not `retryable`, whatever its class says.
+    `started` says whether a worker was at work on the item before it ended, in whatever stage.  A retry of
+    such an item repeats its work, so it is not `retryable`, whatever its class says.
     """
 
     started: bool = False
@@ -367,7 +367,7 @@ class ExportRefused(ExportError):
 
     `format` is the format of the graph that failed, `output` the name of the output, `row` the number of the worst row
     among the reference rows and then the validation rows, from 0; `expected` is what the model answered, `got` what
-    the graph did, or the model itself when it was asked once more.  What is not known is "" or None.
+    the graph did, or the model itself when it was asked once more.  An unknown value is "" or None.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ def diff(
     trust: bool = False,
     digest: str | None = None,
 ) -> Changes:
-    """What differs between the artifacts, and how the second answers the reference rows of the first.
+    """Compare two artifacts, and the answers of the second to the reference rows of the first.
 
     Args:
         before: an artifact; nothing of it is run.

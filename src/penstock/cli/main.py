@@ -65,7 +65,7 @@ WHAT_A_SERVICE_IS = (
 )
 ARTIFACT_FLAGS = "artifact (for services that are named by a directory)"
 DOOR = ("host", "port", "uds", "uds_mode", "drain_timeout")
-"""What `penstock consume` says in other words, or not at all."""
+"""Options of the server that `penstock consume` has under other names, or lacks."""
 FAILED = 1
 WRONGLY_CALLED = 2
 """As `argparse` ends for a flag that it does not know."""

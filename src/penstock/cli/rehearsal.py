@@ -163,7 +163,7 @@ def _gpus(what: str, spec: StageSpec) -> Iterator[Finding]:
 
 
 def _runnable(service: Service) -> list[Service]:
-    """What can be run of the service by itself: each row of stages with none between whose workers are remote."""
+    """Parts of the service that run by themselves: each row of stages without a remote one between."""
     if not external_stages(service.stages):
         return [service]
     rows: list[list[StageSpec]] = [[]]

@@ -44,12 +44,12 @@ from penstock.transfer.transfers import TransferOptions, Transfers
 NOT_FOR_PROBES = ("api_key_file", "tls_cert", "tls_key")
 """Options that `--health-bind` has no use for: whoever may reach it may ask."""
 FROM_SYSTEMD = "systemd"
-"""What `--bind` is where systemd listens for us."""
+"""Value of `--bind` for the sockets that systemd opened."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What `penstock consume` was told to do."""
+    """The run of `penstock consume`, as its command line describes it."""
 
     url: str
     options: WorkOptions
@@ -81,8 +81,8 @@ class Work:
         """`services` as a consumer runs them.
 
         A stage without a timeout of its own gets that of `--run-timeout`, and so does a service that does not say when
-        it has stalled: a job may be long.  None is inline: no code of a stage runs in this process, which has leases
-        to keep.
+        it has stalled: a job may be long.  An inline service gets worker processes: code of a stage in this process
+        would delay the renewal of leases.
         """
         return [
             Service(
@@ -100,7 +100,7 @@ class Work:
         return dataclasses.replace(options, progress_deadline=min(self.options.run_timeout, options.liveness_deadline))
 
     def sockets(self) -> list[socket.socket]:
-        """Those that systemd gave for HTTP; none where `--bind` says where to listen, or nothing does.
+        """Sockets that systemd opened for HTTP; an empty list where `--bind` is an address, or is not set.
 
         Raises:
             ConfigError: systemd gave some for which there is no use, or none where they are wanted.

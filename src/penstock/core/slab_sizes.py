@@ -9,7 +9,7 @@ from penstock.core.slab_allocator import PAGE_BYTES
 from penstock.errors import ConfigError
 
 DEFAULT_BYTES: Final = 256 * 1024 * 1024
-"""Of each slab, where nobody has set `shm_bytes` and the machine is large enough."""
+"""Size of each slab without `shm_bytes`, on a machine that is large enough."""
 DEFAULT_SHARE: Final = 4
 """All slabs of a service take one part in so many of the limit, at most, where nobody has set `shm_bytes`.
 

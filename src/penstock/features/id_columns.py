@@ -1,7 +1,7 @@
 """A column of values as a column of ids: one class for each kind of feature with ids.
 
-Each is made once, for one fitted feature.  What is missing gets the fill value, or is empty, or is refused; an empty
-id is 0, and who uses it gives it no weight.
+Each is made once, for one fitted feature.  A missing value gets the fill value, becomes an empty
+id, or is rejected.  An empty id is 0, and its users give it no weight.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Every kind has these options besides its own, where they mean something for it:
 
-* `fill_value` stands for a value that is missing: a value, `MEAN`, or `EMPTY`.  None rejects such a row.
+* `fill_value` stands for a value that is missing: a value, `MEAN`, or `EMPTY`; without it such a row is rejected.
   Where `EMPTY` may stand for a single id, its weight is an input too: 0 where there is none, else 1.
 * `missing_values` count as missing, besides what is absent, None and NaN.
 * `one_hot` makes a float32 row of counts of an id.

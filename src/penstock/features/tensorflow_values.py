@@ -2,8 +2,8 @@
 
 Contract
 --------
-* What `encode` calls missing is missing here: NaN, and what equals one of `missing_values`.  So only `missing_values`
-  make a string or an id a missing one.
+* A value is missing where `encode` calls it missing: NaN, and what equals one of `missing_values`.  A string or an id
+  is missing by `missing_values` alone.
 * What `encode` refuses fails an assertion that names the column.  A value that is missing, or that lies behind the end
   of a list, fails none.
 

@@ -1,4 +1,4 @@
-"""What a store finds when it looks at how it is set up: the seam between the stores and `penstock jobs doctor`."""
+"""Findings of a store about its own setup: the seam between the stores and `penstock jobs doctor`."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ MOST_HISTORY = 100
 
 
 class StoredResult(msgspec.Struct, frozen=True):
-    """What a job has made: bytes in the store, or, where `output_url` names its place, a file or an object there."""
+    """The result of a job: bytes in the store, or, where `output_url` names its place, a file or an object there."""
 
     body: bytes
     content_type: str

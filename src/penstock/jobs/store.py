@@ -291,8 +291,8 @@ class Store(Protocol):
         """Forget the jobs in `state` that are at least so many seconds old, and return how many they were.
 
         Their keys and results are forgotten with them, their deliveries are not.
-        The age of a job that has ended counts from its end, of another from its submission.  None is every state but
-        running.
+        The age of a job that has ended counts from its end, of another from its submission.  Without a state, jobs
+        of every state but running are purged.
 
         Raises:
             JobConflict: `state` is running.

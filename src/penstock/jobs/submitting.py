@@ -337,7 +337,7 @@ class JobQueue(OfOneProcess):
         """Forget jobs, and give how many they were.
 
         Args:
-            state: only the jobs in this state; None is every state but running.
+            state: only the jobs in this state; without it, those in every state but running.
             older_than: how many seconds ago they must have ended, or have been submitted where they have not ended;
                 0 is all.
 

@@ -56,7 +56,7 @@ def asgi(served: App | Servable | Sequence[Servable], options: ServerOptions | N
     """An ASGI app for one service, several, or an `App` made elsewhere.
 
     `options` are the server's.  Those about sockets and connections have no effect here: the outer server has its own.
-    Of `write_timeout` the half that bounds what is held has.
+    Of `write_timeout` only the bound on unsent responses has an effect.
     """
     if isinstance(served, App):
         return AsgiApp(served)

@@ -168,7 +168,7 @@ class Run:
 
     @checked_keywords("penstock.training.Run.results")
     def results(self, phase: str) -> list[Any]:
-        """What the functions of a phase returned, in the order of the plan; None where a task is not done.
+        """Results of the functions of a phase, in the order of the plan; None where a task is not done.
 
         Args:
             phase: "train", "evaluate" or "predict".

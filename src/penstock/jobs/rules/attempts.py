@@ -5,8 +5,8 @@ Contract
 * Attempts are counted by their cause, in each run anew.  The last one that `MOST_ATTEMPTS` allows of a cause ends the
   run as dead.  What is `RELEASED` counts for nothing.
 * A worker that dies under several jobs tells of none which one it was: that attempt does not count.
-* Who failed by `APPLICATION`, `WORKER_LOST` or `LEASE_EXPIRED` runs alone from then on: it may have failed through its
-  batch-mates, or they through it.
+* A job that failed by `APPLICATION`, `WORKER_LOST` or `LEASE_EXPIRED` runs alone from then on: it may have
+  failed through its batch-mates, or they through it.
 * The rest before the next attempt is drawn between 0 and a bound, which doubles with each attempt that counts, of
   whatever cause: full jitter, as in "Exponential Backoff And Jitter" by Marc Brooker (AWS, 2015).  A job whose lease
   ran out rests no longer: it has rested for a lease already.

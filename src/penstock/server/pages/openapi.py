@@ -231,7 +231,7 @@ def _description(services: Sequence[Servable]) -> str:
 def docstring(target: Any) -> str:
     """What the author of a stage wrote about it: the docstring of its class, else of its `predict`, or of the function.
 
-    What is inherited does not count: mostly it says what a stage is.  A stage whose workers are remote has none.
+    An inherited docstring does not count: mostly it says what a stage is.  A stage whose workers are remote has none.
     """
     if target is None:
         return ""
