@@ -1,6 +1,6 @@
 """Queues that an earlier version has written are read, worked on, and keep their words.
 
-`old_queues` has the same jobs as SQL of a file and as commands for Redis, both from that version: at least one job in
+`data/earlier` has the same jobs as SQL of a file and as commands for Redis, both from that version: at least one job in
 each state, and after an attempt of each cause.
 """
 
@@ -22,7 +22,7 @@ from penstock.jobs.stores.sqlite_schema import QUEUE_FILE
 from penstock.jobs.stores.sqlite_store import SqliteStore
 from redis_server import private_redis
 
-OLD_QUEUES = Path(__file__).parents[1] / "old_queues"
+EARLIER = Path(__file__).parents[1] / "data" / "earlier"
 FOUND = {
     "succeeded": ("succeeded", {}, ["succeeded"]),
     "dead-by-input": ("dead", {"invalid_input": 1}, ["dead"]),
@@ -77,7 +77,7 @@ class OldFile:
     def __init__(self, folder):
         self.path = folder / "q.db"
         with closing(sqlite3.connect(self.path)) as connection:
-            connection.executescript((OLD_QUEUES / "sqlite.sql").read_text())
+            connection.executescript((EARLIER / "queue.sql").read_text())
             connection.execute(f"PRAGMA application_id = {QUEUE_FILE.application_id}")
             connection.execute("PRAGMA user_version = 2")
 
@@ -104,7 +104,7 @@ class OldServer:
 
     def __init__(self, redis):
         self.redis = redis
-        for name, key, *words in json.loads((OLD_QUEUES / "redis.json").read_text()):
+        for name, key, *words in json.loads((EARLIER / "queue.json").read_text()):
             values = [base64.b64decode(word) if name == "HSET" and n % 2 else word for n, word in enumerate(words)]
             redis.command(name, key, *values)
 
