@@ -140,7 +140,11 @@ def merged(target: str, modules: list[Module]) -> str:
 def main() -> None:
     lines = [row.split("\t") for row in Path(sys.argv[1]).read_text().splitlines() if "\t" in row and row[0] != "#"]
     notes = {line[1]: line[2] for line in lines if line[0] == "package"}
-    rows = [line[:2] for line in lines if line[0] != "package"]
+    move([(line[0], line[1]) for line in lines if line[0] != "package"], notes)
+
+
+def move(rows: list[tuple[str, str]], notes: dict[str, str]) -> None:
+    """Move the module of each row into its target; `notes` has the docstrings of packages to make."""
     groups: defaultdict[str, list[str]] = defaultdict(list)
     for old, new in rows:
         groups[new].append(old)

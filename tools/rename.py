@@ -1,7 +1,7 @@
 """Rename symbols of this repository, all of a table in one pass.
 
+    python tools/rename.py --dry TABLE.tsv...    list rows that do not fit the sources
     python tools/rename.py TABLE.tsv...          rename, and list what was not decided
-    python tools/rename.py --check BEFORE TABLE  hold the tree to the commit BEFORE, with names mapped by the table
 
 A table has two columns, separated by a tab: a symbol with its dots, and its new last name.
 
@@ -27,10 +27,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from merge import move
 from mypy import build, modulefinder, nodes, options, subtypes, types
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "tests", "bench", "examples", "docs", "clients", ".ci")
 SKIPPED = ("node_modules", "/assets/", "__pycache__", "/build/", "/dist/")
 SEMANTIC = frozenset(
     (
@@ -56,7 +56,7 @@ SEMANTIC = frozenset(
 )
 
 
-def files(suffixes: tuple[str, ...]) -> list[Path]:
+def python_files() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -64,7 +64,7 @@ def files(suffixes: tuple[str, ...]) -> list[Path]:
     return [
         p
         for p in found
-        if p.suffix in suffixes and p.is_file() and not any(s in f"/{p.relative_to(ROOT)}" for s in SKIPPED)
+        if p.suffix == ".py" and p.is_file() and not any(s in f"/{p.relative_to(ROOT)}" for s in SKIPPED)
     ]
 
 
@@ -103,7 +103,7 @@ class Project:
         chosen.follow_imports = "silent"
         chosen.ignore_errors = True
         chosen.show_traceback = True
-        self.paths = files((".py",))
+        self.paths = python_files()
         seen: set[str] = set()
         sources = []
         self.modules: dict[Path, str] = {}
@@ -754,44 +754,6 @@ def name_of(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def move(moved: dict[str, str]) -> None:
-    """Move files, and write their new module name and path wherever a text has the old one."""
-    if not moved:
-        return
-    pairs = []
-    for old, new in moved.items():
-        source = ROOT / "src" / Path(*old.split("."))
-        target = ROOT / "src" / Path(*new.split("."))
-        if source.is_dir():
-            subprocess.run(["git", "mv", str(source), str(target)], cwd=ROOT, check=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(["git", "mv", f"{source}.py", f"{target}.py"], cwd=ROOT, check=True)
-        pairs.append((old, new))
-    pairs.sort(key=lambda pair: -len(pair[0]))
-    table: dict[str, str] = {}
-    for old, new in pairs:
-        table[old] = new
-        short_old, short_new = (
-            old.removeprefix("penstock.").replace(".", "/"),
-            new.removeprefix("penstock.").replace(".", "/"),
-        )
-        table[short_old + ".py"] = short_new + ".py"
-    pattern = re.compile(
-        r"(?<![\w.])(?:" + "|".join(re.escape(o) for o in sorted(table, key=len, reverse=True)) + r")(?!\w)"
-    )
-    for path in files((".py", ".md", ".toml", ".json", ".txt", ".ts", ".yaml", ".yml", ".cfg", "")):
-        if path.name == "CHANGELOG.md" or path.parent.name == "tools":
-            continue
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError:
-            continue
-        changed = pattern.sub(lambda match: table[match[0]], text)
-        if changed != text:
-            path.write_text(changed)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="+", type=Path)
@@ -810,7 +772,8 @@ def main() -> int:
     changed = sum(renamer.rename_file(path) for path in project.paths if path.parent.name != "tools")
     for line in renamer.undecided:
         print("undecided:", line)
-    move(renamer.moved)
+    if renamer.moved:
+        move(list(renamer.moved.items()), {})
     print(
         f"{len(renamer.members)} members, {len(renamer.globals)} names, {len(renamer.moved)} modules; {changed} files changed"
     )
