@@ -28,11 +28,25 @@ RENAMED = REFERENCE / "renamed.md"
 PACKAGES = ("", ".client", ".embeddings", ".export", ".features", ".jobs", ".stages", ".training")
 """All that they export is public."""
 MODULES = (
-    "artifact.manifest", "client.client_options", "config", "errors", "features.kinds", "jobs.job",
-    "jobs.job_options", "jobs.work_options", "training.run_options", "training.run_status",
-)  # fmt: skip
+    "penstock.artifact.manifest",
+    "penstock.client.client_options",
+    "penstock.config",
+    "penstock.errors",
+    "penstock.features.kinds",
+    "penstock.jobs.job",
+    "penstock.jobs.job_options",
+    "penstock.jobs.work_options",
+    "penstock.training.run_options",
+    "penstock.training.run_status",
+)
 """Their options, errors, and objects that people get."""
-VALUES = ("core.cuts", "core.state", "jobs.rules.attempts", "jobs.rules.job_states", "training.rules.task_states")
+VALUES = (
+    "penstock.core.cuts",
+    "penstock.core.state",
+    "penstock.jobs.rules.attempts",
+    "penstock.jobs.rules.job_states",
+    "penstock.training.rules.task_states",
+)
 """Besides `MODULES`: enumerations whose values people read."""
 WITH_KEYS = ("artifact.md", "commands.md", "http.md", "jobs.md", "metrics.md", "tenants.md")
 """Pages whose tables name keys, labels and values in their first column."""
@@ -74,7 +88,7 @@ def values() -> Iterator[str]:
 
 def _classes(path: str) -> Iterator[tuple[str, type]]:
     """The public classes that a module defines."""
-    module = importlib.import_module(f"penstock.{path}")
+    module = importlib.import_module(path)
     for name, found in vars(module).items():
         if inspect.isclass(found) and found.__module__ == module.__name__ and not name.startswith("_"):
             yield name, found
